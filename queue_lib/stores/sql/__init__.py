@@ -1,0 +1,1 @@
+"""One SQLAlchemy store for SQLite and PostgreSQL."""

@@ -1,0 +1,262 @@
+"""What a database has to bring for `SqlStore`: its statements, and how to run them.
+
+`Statements` is the SQL of one database, each operation written once, in the order in which its
+statements must run. `Database` knows connections, transactions, locks and which errors pass by
+themselves. Neither knows anything about messages as objects, leases as policy, or the engine.
+
+Instants are integer microseconds since 1970, on the database's clock. `now` is `None` in
+production: the statement asks the database. Tests pass an instant of their own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+
+from sqlalchemy import Connection
+
+__all__ = ["AppendRow", "ClaimRow", "Database", "Held", "Statements", "StateCounts"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class AppendRow(NamedTuple):
+    """A message to store."""
+
+    topic: str
+    id: str
+    key: str | None
+    payload: bytes
+    headers: str | None
+    priority: int
+    deliver_at: int  # 0: at once
+    published_at: int
+    dead_letter: bool  # a dead-letter copy: kept longer if no group ever takes it
+
+
+class ClaimRow(NamedTuple):
+    """A delivery that was leased, with its message."""
+
+    seq: int
+    token: str
+    attempts: int  # spent before this claim
+    error: str | None
+    id: str | None  # null: the message row is gone (damaged by hand)
+    key: str | None
+    payload: bytes
+    headers: str | None
+    priority: int
+    deliver_at: int
+    published_at: int
+
+
+class Held(NamedTuple):
+    """One claim that an operation is about: its row, its fencing token, its lane."""
+
+    seq: int
+    token: str
+    key: str | None
+
+
+class StateCounts(NamedTuple):
+    """A group's deliveries, counted."""
+
+    ready: int
+    scheduled: int
+    retrying: int
+    waiting: int
+    leased: int
+    dead: int
+    oldest_ready_age: int | None  # microseconds
+
+
+class Statements(Protocol):
+    """The SQL of one database. Every method runs on a connection inside a write transaction.
+
+    Exceptions: `find_group`, `peek`, `count` and `check` only read.
+    """
+
+    peeks: bool
+    """Whether a claim should `peek` first: where finding nothing must not take the write lock."""
+
+    def find_group(self, connection: Connection, topic: str, group: str) -> int | None:
+        """Return the id of a registered group."""
+        ...
+
+    def ensure_group(
+        self, connection: Connection, topic: str, group: str, earliest: bool, now: int | None
+    ) -> None:
+        """Register a group unless it exists; backfill it if it is new and `earliest`."""
+        ...
+
+    def append(
+        self,
+        connection: Connection,
+        rows: Sequence[AppendRow],
+        now: int | None,
+        *,
+        wake: str | None = None,
+    ) -> None:
+        """Store the rows that are new, fan them out, in publish order.
+
+        `wake`: send wake-ups inside this transaction (it is the caller's), signed with this id.
+        """
+        ...
+
+    def peek(
+        self, connection: Connection, group_id: int, now: int | None
+    ) -> tuple[bool, int | None]:
+        """Say whether a claim could find something, and in how many µs the next timer ends."""
+        ...
+
+    def claim(
+        self,
+        connection: Connection,
+        group_id: int,
+        limit: int,
+        lease: int,
+        max_in_flight: int,
+        now: int | None,
+    ) -> tuple[list[ClaimRow], int | None]:
+        """Lease due rows, ordered by (priority, seq); and in how many µs the next timer ends."""
+        ...
+
+    def settle(
+        self,
+        connection: Connection,
+        group_id: int,
+        claims: Sequence[Held],
+        error: str | None,
+        now: int | None,
+    ) -> set[int]:
+        """Complete (`error` is `None`) or kill claims, promote their lanes; return held seqs."""
+        ...
+
+    def requeue(
+        self,
+        connection: Connection,
+        group_id: int,
+        claims: Sequence[Held],
+        backoff: int,
+        error: str | None,
+        spend: int,
+        now: int | None,
+    ) -> set[int]:
+        """Give claims back, due in `backoff` µs, `spend` attempts spent; return held seqs.
+
+        `error` `None` keeps the text that is there.
+        """
+        ...
+
+    def extend(
+        self,
+        connection: Connection,
+        group_id: int,
+        claims: Sequence[Held],
+        lease: int,
+        now: int | None,
+    ) -> set[int]:
+        """Renew unexpired leases; return held seqs."""
+        ...
+
+    def purge_dead(
+        self, connection: Connection, retention: int, batch: int, now: int | None
+    ) -> int:
+        """Delete up to `batch` dead deliveries older than `retention` µs."""
+        ...
+
+    def purge_messages(
+        self,
+        connection: Connection,
+        retention: int,
+        dead_retention: int,
+        batch: int,
+        now: int | None,
+    ) -> int:
+        """Delete up to `batch` messages that no delivery needs, older than `retention` µs."""
+        ...
+
+    def count(self, connection: Connection, group_id: int, now: int | None) -> StateCounts:
+        """Count a group's deliveries by state."""
+        ...
+
+    def check(self, connection: Connection) -> None:
+        """Touch every table: raises the driver's error if one is missing."""
+        ...
+
+
+class Database(Protocol):
+    """Connections of our own to one database, and its errors. Thread-safe and fork-aware."""
+
+    def write(
+        self,
+        work: Callable[Concatenate[Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run `work` in a write transaction that survives a process kill once it returned."""
+        ...
+
+    def write_durably(
+        self,
+        work: Callable[Concatenate[Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Like `write`, and it survives a power cut."""
+        ...
+
+    def read(
+        self,
+        work: Callable[Concatenate[Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run `work`, which only reads. Never waits for a writer."""
+        ...
+
+    def borrow(self, connection: Connection) -> Connection:
+        """Check a caller's connection and make it ready to be written through.
+
+        Raises:
+            UnsupportedError: it is on autocommit, or another kind of database.
+        """
+        ...
+
+    def classify(self, error: BaseException) -> type[Exception]:
+        """Say which of `StoreUnavailableError`, `SchemaError`, `StoreError` an error means.
+
+        Decided from the driver's codes, never from message text.
+        """
+        ...
+
+    def published(self, topics: Sequence[str]) -> None:
+        """Wake other processes: a transaction of ours that published was committed."""
+        ...
+
+    def listen(self, wake: Callable[[str], None], stop: threading.Event) -> None:
+        """See `WakeSource.listen`."""
+        ...
+
+    def before_fork(self) -> None:
+        """See `ForkAware`."""
+        ...
+
+    def after_fork(self, *, child: bool) -> None:
+        """See `ForkAware`."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections that are ours. Idempotent."""
+        ...
+
+    @property
+    def instance(self) -> str:
+        """Signs the wake-ups of this process, so that it can ignore its own."""
+        ...
+
+
+AnyConnection = Any
+"""A caller's SQLAlchemy `Connection` or `Session`."""

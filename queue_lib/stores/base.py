@@ -114,7 +114,7 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class GroupStats:
-    """A closer look at one group's deliveries. `pending` in `Stats` is the sum of the first four."""
+    """One group's deliveries, told apart. `pending` in `Stats` is the sum of the first four."""
 
     ready: int = 0
     """Due: may be claimed now."""

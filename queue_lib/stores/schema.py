@@ -49,12 +49,12 @@ _Text = sa.Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")  # 
 _Token = sa.Text().with_variant(postgresql.UUID(as_uuid=False), "postgresql")
 
 # A queue's tables turn over completely: vacuum by count, not by a share of the table, and without
-# pauses, or dead rows pile up in front of the claim.
-_VACUUM = {
-    "autovacuum_vacuum_scale_factor": 0,
-    "autovacuum_vacuum_threshold": 10_000,
-    "autovacuum_vacuum_cost_delay": 0,
-}
+# pauses, or dead rows pile up in front of the claim. (SQLAlchemy 2.0 knows `postgresql_with` for
+# indexes only, hence a statement of its own.)
+_VACUUM = sa.DDL(
+    "ALTER TABLE %(fullname)s SET (autovacuum_vacuum_scale_factor = 0, "
+    "autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 0)"
+).execute_if(dialect="postgresql")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,6 @@ def build_tables(prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> Tab
         sa.Column("stored_at", sa.BigInteger, nullable=False),
         sa.Column("untaken", sa.Boolean(create_constraint=False), nullable=False),
         sa.UniqueConstraint("id", name=f"{prefix}messages_id"),
-        postgresql_with=_VACUUM,
     )
     deliveries = sa.Table(
         f"{prefix}deliveries",
@@ -145,8 +144,10 @@ def build_tables(prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> Tab
         sa.Column("key", _Text),
         sa.Column("error", sa.Text),
         sqlite_with_rowid=False,
-        postgresql_with=_VACUUM,
     )
+
+    for table in (messages, deliveries):
+        sa.event.listen(table, "after_create", _VACUUM)
 
     def partial(name: str, *columns: str, where: str, unique: bool = False) -> None:
         condition = sa.text(where)

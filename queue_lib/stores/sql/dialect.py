@@ -14,9 +14,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import URL, Connection, Engine
 
-__all__ = ["AppendRow", "ClaimRow", "Database", "Held", "Statements", "StateCounts"]
+__all__ = ["AppendRow", "ClaimRow", "Database", "Held", "StateCounts", "Statements"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -250,6 +250,11 @@ class Database(Protocol):
 
     def close(self) -> None:
         """Close the connections that are ours. Idempotent."""
+        ...
+
+    @property
+    def migration_target(self) -> Engine | URL:
+        """What the migrations run on: the host's engine or URL, our own engine if in memory."""
         ...
 
     @property

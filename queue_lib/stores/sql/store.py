@@ -62,6 +62,11 @@ class SqlStore:
         self._warm: set[int] = set()  # groups whose last claim found something: skip the peek
         self._closed = threading.Event()
 
+    @property
+    def migration_target(self) -> sa.Engine | sa.URL:
+        """What `queue_lib.migrate.upgrade` has to be given for these tables."""
+        return self._database.migration_target
+
     # -- publish ---------------------------------------------------------------------------
 
     def append(self, messages: Sequence[Message]) -> None:

@@ -1,0 +1,1 @@
+"""The engine: threads that claim, run, renew, settle and clean up, over any `Store`."""

@@ -1,0 +1,138 @@
+"""Threads that are supervised, and queues that survive a fork.
+
+A `Service` is a thread that cannot die unnoticed: what its body raises is logged with its
+traceback, and the body is started again after a pause. Threads are daemons, so that a handler
+that never returns cannot keep the interpreter from ending.
+
+Stop order of a subscription, written once: no new claims → handlers until the deadline → cancel
+what is left → release what is still held; heartbeats and acknowledgements go on until then.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Protocol
+
+__all__ = ["Deadline", "Service", "follow_forks"]
+
+_logger = logging.getLogger("queue_lib.engine")
+
+
+class Deadline:
+    """An instant on the monotonic clock by which something has to end; perhaps never."""
+
+    __slots__ = ("_at",)
+
+    def __init__(self, timeout: float | timedelta | None) -> None:
+        if isinstance(timeout, timedelta):
+            timeout = timeout.total_seconds()
+        self._at = None if timeout is None else time.monotonic() + max(timeout, 0.0)
+
+    def left(self) -> float | None:
+        """Return the seconds that are left, at least 0; `None`: no end."""
+        return None if self._at is None else max(self._at - time.monotonic(), 0.0)
+
+
+class Service:
+    """A supervised thread: `body(stop)` runs until it returns after `stop` was set.
+
+    Starting twice, stopping twice and stopping before the start are fine.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        body: Callable[[threading.Event], None],
+        *,
+        pause: float = 0.1,
+        longest_pause: float = 30.0,
+    ) -> None:
+        self.name = name
+        self.error: str | None = None  # why the body failed last; cleared by `succeeded`
+        self._body = body
+        self._pause, self._longest_pause = pause, longest_pause
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None  # guarded by _lock
+
+    @property
+    def alive(self) -> bool:
+        """Say whether the thread runs."""
+        thread = self._thread
+        return thread is not None and thread.is_alive()
+
+    def start(self) -> None:
+        """Start the thread unless it was started or stopped before."""
+        with self._lock:
+            if self._thread is None and not self._stop.is_set():
+                self._thread = threading.Thread(target=self._supervise, name=self.name, daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """Ask the body to return. Does not wait."""
+        self._stop.set()
+
+    def join(self, timeout: float | None) -> bool:
+        """Wait for the thread to end; say whether it did. A thread does not wait for itself."""
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return True
+        thread.join(timeout)
+        return not thread.is_alive()
+
+    def succeeded(self) -> None:
+        """Called by the body after a good round: forget the last error."""
+        self.error = None
+
+    def _supervise(self) -> None:
+        pause = self._pause
+        while True:
+            started = time.monotonic()
+            try:
+                return self._body(self._stop)
+            except Exception as error:  # a service outlives whatever its body raises
+                self.error = f"{type(error).__name__}: {error}"
+                if time.monotonic() - started > self._longest_pause:
+                    pause = self._pause
+                _logger.exception("%s failed; it starts again in %.1f s", self.name, pause)
+            if self._stop.wait(pause):
+                return None
+            pause = min(pause * 2, self._longest_pause)
+
+
+class _Forker(Protocol):
+    def before_fork(self) -> None: ...
+    def after_fork(self, *, child: bool) -> None: ...
+
+
+_forkers: weakref.WeakSet[_Forker] = weakref.WeakSet()
+_preparing: list[_Forker] = []  # the forking thread's, between before and after
+
+
+def follow_forks(forker: _Forker) -> None:
+    """Have `before_fork` and `after_fork` of `forker` called round each fork, while it lives."""
+    _forkers.add(forker)
+
+
+def _before() -> None:
+    _preparing[:] = sorted(_forkers, key=id)  # one order: two forking threads cannot deadlock
+    for forker in _preparing:
+        forker.before_fork()
+
+
+def _after(*, child: bool) -> None:
+    while _preparing:
+        _preparing.pop().after_fork(child=child)
+
+
+os.register_at_fork(
+    before=_before,
+    after_in_parent=lambda: _after(child=False),
+    after_in_child=lambda: _after(child=True),
+)

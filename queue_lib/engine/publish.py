@@ -1,0 +1,116 @@
+"""Check messages before anything is written, and fill in what the producer left empty."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+from queue_lib.errors import InvalidMessageError, PayloadTooLargeError, ScheduleTooFarError
+from queue_lib.message import Message
+from queue_lib.names import validate_name, validate_text
+
+__all__ = ["MAX_HEADERS_BYTES", "check_messages", "fill_in"]
+
+MAX_HEADERS_BYTES = 64 * 1024
+"""Largest set of headers of one message, encoded as JSON."""
+
+_PRIORITIES = range(-(1 << 31), 1 << 31)
+
+
+def check_messages(
+    messages: Sequence[Message], *, max_payload_bytes: int, retention: timedelta
+) -> None:
+    """Check every message, in the order topic, id, key, headers, payload, schedule, priority.
+
+    Raises:
+        InvalidRequestError: of the first message that cannot be stored; nothing was changed.
+    """
+    horizon = datetime.now(UTC) + retention
+    for message in messages:
+        if not isinstance(message, Message):
+            raise InvalidMessageError(f"message {type(message).__name__}: must be a Message")
+        validate_name("topic", message.topic)
+        validate_text("id", message.id)
+        validate_text("key", message.key)
+        if message.headers is not None:
+            _check_headers(message.headers)
+        _check_payload(message.payload, max_payload_bytes)
+        _check_schedule(message, horizon)
+        if (
+            isinstance(message.priority, bool)
+            or not isinstance(message.priority, int)
+            or message.priority not in _PRIORITIES
+        ):
+            raise InvalidMessageError(
+                f"priority {message.priority!r}: must be a whole number of 32 bits"
+            )
+
+
+def fill_in(messages: Sequence[Message]) -> None:
+    """Set `id` and `published_at` where they are empty: a retried call is then idempotent."""
+    now = datetime.now(UTC)
+    for message in messages:
+        if not message.id:
+            message.id = str(uuid4())
+        if message.published_at is None:
+            message.published_at = now
+
+
+def _check_headers(headers: object) -> None:
+    if not isinstance(headers, dict):
+        raise InvalidMessageError(f"headers {type(headers).__name__}: must be a dict")
+    for name, value in headers.items():
+        for what, text in (("name", name), ("value", value)):
+            if not isinstance(text, str):
+                raise InvalidMessageError(
+                    f"headers {what} {ascii(text)[:80]} of {ascii(name)[:80]}: must be a string"
+                )
+            if not _is_unicode(text):
+                raise InvalidMessageError(
+                    f"headers {what} of {ascii(name)[:80]}: holds a lone surrogate"
+                )
+    size = len(json.dumps(headers, separators=(",", ":")))
+    if size > MAX_HEADERS_BYTES:
+        raise PayloadTooLargeError(
+            f"headers: {size:,} bytes encoded, at most {MAX_HEADERS_BYTES:,} are allowed",
+            size=size,
+            limit=MAX_HEADERS_BYTES,
+        )
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _check_payload(payload: object, limit: int) -> None:
+    if not isinstance(payload, bytes | bytearray | memoryview):
+        raise InvalidMessageError(f"payload {type(payload).__name__}: must be bytes")
+    size = payload.nbytes if isinstance(payload, memoryview) else len(payload)
+    if size > limit:
+        raise PayloadTooLargeError(
+            f"payload: {size:,} bytes, at most {limit:,} are allowed", size=size, limit=limit
+        )
+
+
+def _check_schedule(message: Message, horizon: datetime) -> None:
+    for field in ("deliver_at", "published_at"):
+        instant = getattr(message, field)
+        if instant is None:
+            continue
+        if not isinstance(instant, datetime):
+            raise InvalidMessageError(f"{field} {instant!r}: must be a datetime")
+        if instant.utcoffset() is None:
+            raise InvalidMessageError(f"{field} {instant!r}: has no time zone")
+    if message.deliver_at is not None and message.deliver_at > horizon:
+        raise ScheduleTooFarError(
+            f"deliver_at {message.deliver_at.isoformat()}: later than the retention allows, "
+            f"{horizon.isoformat()}",
+            deliver_at=message.deliver_at,
+            horizon=horizon,
+        )

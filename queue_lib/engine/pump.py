@@ -1,0 +1,265 @@
+"""The one thread of a subscription that talks to the store on the good path.
+
+It acknowledges what handlers finished, then claims as much as there are free slots, then sleeps
+until the first of: a wake, an outcome to acknowledge, the next due time known, the poll interval.
+Acknowledgements are never held back to fill a batch: a batch is what came together while the
+last statement ran.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import math
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import timedelta
+
+from queue_lib.engine.ledger import Ledger
+from queue_lib.engine.lifecycle import Service
+from queue_lib.engine.run import Run
+from queue_lib.errors import QueueClosedError
+from queue_lib.options import SubscribeOptions
+from queue_lib.stores.base import Claimed, ClaimRequest, Store
+
+__all__ = ["MAX_ACK_BATCH", "Pump"]
+
+MAX_ACK_BATCH = 256
+"""Deliveries acknowledged in one call at most."""
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # between tries while the store fails, in seconds
+
+_logger = logging.getLogger("queue_lib.engine")
+
+
+class Pump:
+    """Claims and acknowledges for one subscription."""
+
+    def __init__(
+        self,
+        name: str,
+        store: Store,
+        ledger: Ledger,
+        request: ClaimRequest,
+        options: SubscribeOptions,
+        *,
+        dispatch: Callable[[list[Run]], None],
+        ended: Callable[[], None],
+    ) -> None:
+        self.last_claim: float | None = None  # monotonic; pump thread writes
+        self.service = Service(name, self._loop)
+        self._store = store
+        self._ledger = ledger
+        self._request = request
+        self._options = options
+        self._dispatch = dispatch  # hands runs to the handler threads
+        self._ended = ended  # told when this thread is done for good
+        self._signal = threading.Event()  # "look again": set by anybody, cleared by the pump
+        self._claiming = True  # cleared when the subscription ends
+        self._hurried = False  # set at the deadline of a close: one more try, then let go
+        self._abandoned: deque[Run] = deque()  # to be released
+        self._done: deque[Run] = deque()  # handlers append, the pump takes
+        self._wanted = True  # a claim is worth while now; set by anybody, cleared by the pump
+        self._retry_lock = threading.Lock()
+        self._retries: list[float] = []  # heap: when retries of ours are due; guarded by _retry_lock
+        # Pump thread only:
+        self._next_claim = 0.0
+        self._next_ack = 0.0
+        self._pause = _FIRST_PAUSE
+        self._spins = 0
+
+    # -- called from other threads -----------------------------------------------------------
+
+    def succeeded(self, run: Run) -> None:
+        """A handler returned: acknowledge its delivery."""
+        self._done.append(run)
+        self._look()
+
+    def wake(self) -> None:
+        """Something may be due: claim now, if there are free slots."""
+        self._wanted = True
+        self._look()
+
+    def slot_freed(self, run: Run) -> None:
+        """A run ended without an acknowledgement: its slot, perhaps its lane, is free."""
+        if self._lets_another_run(run):
+            self._wanted = True
+        self._look()
+
+    def retry_due(self, delay: timedelta) -> None:
+        """A delivery of ours will be due again after `delay`."""
+        with self._retry_lock:
+            heapq.heappush(self._retries, time.monotonic() + delay.total_seconds())
+        self._look()
+
+    def stop_claiming(self) -> None:
+        """Go on acknowledging, and end once the ledger is empty and everything was written."""
+        self._claiming = False
+        self._look()
+
+    def hurry(self, abandoned: list[Run]) -> None:
+        """The time to close is up: release these, and give up what cannot be written now."""
+        self._abandoned.extend(abandoned)
+        self._hurried = True
+        self._look()
+
+    def _look(self) -> None:
+        if not self._signal.is_set():
+            self._signal.set()
+
+    # -- the thread --------------------------------------------------------------------------
+
+    def _lets_another_run(self, run: Run) -> bool:
+        # The next of its key, or one above the cap, which no claim could find before. Nothing
+        # else becomes due because a delivery ended.
+        return self._request.max_in_flight > 0 or run.claim.message.key != ""
+
+    def _loop(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            self._signal.clear()  # before looking: what comes after is seen in the next round
+            self._acknowledge()
+            wait = self._claim() if self._claiming else self._give_back()
+            if not (self._claiming or len(self._ledger) or self._done or self._abandoned):
+                break
+            if self._done:
+                left = self._next_ack - time.monotonic()
+                wait = left if wait is None else min(wait, left)
+            if wait is None or wait > 0:
+                self._signal.wait(wait)
+        self._ended()
+
+    def _give_back(self) -> None:
+        """Release what no thread has taken, and what was abandoned; no attempt is spent."""
+        runs = self._ledger.drop_waiting()
+        while self._abandoned:
+            runs.append(self._abandoned.popleft())
+        if runs:
+            try:
+                self._store.release([run.claim for run in runs])
+            except Exception as error:  # noqa: BLE001 - a store is foreign code
+                _logger.warning(
+                    "%s: releasing %d deliveries failed; they run again when their leases end: %s",
+                    self.service.name, len(runs), error,
+                )  # fmt: skip
+
+    def _acknowledge(self) -> None:
+        while self._done and (self._hurried or time.monotonic() >= self._next_ack):
+            runs = [self._done.popleft() for _ in range(min(len(self._done), MAX_ACK_BATCH))]
+            try:
+                held = set(self._store.ack([run.claim for run in runs]))
+            except QueueClosedError:
+                self._ledger.settled(runs)
+            except Exception as error:  # noqa: BLE001 - a store is foreign code; nothing is lost
+                self._ack_failed(runs, error)
+            else:
+                self._pause = _FIRST_PAUSE
+                self._ledger.settled(runs)
+                if len(held) < len(runs):
+                    self._report_lost([run for run in runs if run.claim.delivery_id not in held])
+                if any(map(self._lets_another_run, runs)):
+                    self._wanted = True
+
+    def _ack_failed(self, runs: list[Run], error: Exception) -> None:
+        now = time.monotonic()
+        lease = self._options.lease_duration.total_seconds()
+        again, given_up = [], []
+        for run in runs:
+            if run.renew_until is None:
+                run.renew_until = now + lease  # a live process must not hold it for ever
+            hopeful = now <= max(run.held_until, run.renew_until) and not self._hurried
+            (again if hopeful else given_up).append(run)
+        self._done.extendleft(reversed(again))
+        self._next_ack = now + self._next_pause()
+        self.service.error = f"ack: {error}"
+        _logger.warning("%s: acknowledging %d failed: %s", self.service.name, len(runs), error)
+        if given_up:
+            self._ledger.settled(given_up)
+            _logger.error(
+                "%s: gave up acknowledging %d deliveries; they run again when their leases end",
+                self.service.name, len(given_up),
+            )  # fmt: skip
+
+    def _report_lost(self, runs: list[Run]) -> None:
+        for run in runs:
+            _logger.warning(
+                "delivery %s of %s to %s (attempt %d): its lease was lost before it was "
+                "acknowledged; it runs again",
+                run.claim.delivery_id, run.claim.message.topic, run.claim.group, run.claim.attempt,
+            )  # fmt: skip
+
+    def _claim(self) -> float | None:
+        """Claim if it is time to; return the seconds until it is time again (`None`: no slot)."""
+        want = min(self._options.batch_size, self._options.concurrency - len(self._ledger))
+        if want < 1:
+            return None  # a settled run signals
+        now = time.monotonic()
+        if self._first_retry(forget_until=now) <= now:
+            self._wanted = True
+        if not self._wanted and now < self._next_claim:
+            return self._until(now)
+        self._wanted = False  # before the claim: a wake during it asks for another one
+        asked = time.monotonic()
+        try:
+            batch = self._store.claim(self._sized(want))
+        except QueueClosedError:
+            self._claiming = False
+            return None
+        except Exception as error:  # noqa: BLE001 - a store is foreign code; consuming goes on
+            self.service.error = f"claim: {error}"
+            self._next_claim = time.monotonic() + self._next_pause()
+            _logger.warning("%s: claiming failed: %s", self.service.name, error)
+            return self._until(time.monotonic())
+        self._pause = _FIRST_PAUSE
+        self.service.succeeded()
+        self.last_claim = time.monotonic()
+        if batch:
+            held_until = asked + self._options.lease_duration.total_seconds()
+            runs = [Run(claim, held_until) for claim in batch]
+            self._ledger.add(runs)
+            self._dispatch(runs)
+        self._plan(batch, full=len(batch) >= want)
+        return self._until(time.monotonic())
+
+    def _sized(self, want: int) -> ClaimRequest:
+        request = self._request
+        return ClaimRequest(
+            request.topic, request.group, request.runner_id, want, request.lease,
+            request.max_in_flight,
+        )  # fmt: skip
+
+    def _plan(self, batch: list[Claimed], *, full: bool) -> None:
+        now = time.monotonic()
+        if full:
+            self._next_claim = now  # there is more: again as soon as there is a slot
+            return
+        delay = self._options.poll_interval.total_seconds() * random.uniform(0.8, 1.2)
+        next_due: timedelta | None = getattr(batch, "next_due", None)
+        if next_due is None:
+            self._spins = 0
+        else:
+            # Due by now and yet not claimed (the cap is reached, say): look less and less often.
+            overdue = next_due <= timedelta(0)
+            self._spins = self._spins + 1 if overdue and not batch else 0
+            delay = min(delay, max(next_due.total_seconds(), 0.001 * 2 ** min(self._spins, 16)))
+        self._next_claim = now + delay
+
+    def _until(self, now: float) -> float:
+        if self._wanted:
+            return 0.0
+        return max(min(self._next_claim, self._first_retry()) - now, 0.0)
+
+    def _first_retry(self, forget_until: float = 0.0) -> float:
+        """Return when the first retry of ours is due; forget those that are due by now."""
+        with self._retry_lock:
+            first = self._retries[0] if self._retries else math.inf
+            while self._retries and self._retries[0] <= forget_until:
+                heapq.heappop(self._retries)
+            return first
+
+    def _next_pause(self) -> float:
+        pause = self._pause
+        self._pause = min(pause * 2, _LONGEST_PAUSE)
+        return pause * random.uniform(0.8, 1.2)

@@ -1,0 +1,195 @@
+"""A running consumer: one pump, a pool of handler threads, one heartbeat."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from uuid import uuid4
+
+from queue_lib.engine.heartbeat import Heartbeat
+from queue_lib.engine.ledger import Ledger
+from queue_lib.engine.lifecycle import Deadline
+from queue_lib.engine.pool import HandlerPool
+from queue_lib.engine.pump import Pump
+from queue_lib.engine.run import Run
+from queue_lib.engine.settle import Settler
+from queue_lib.interfaces import Handler, SubscriptionHealth
+from queue_lib.message import Message
+from queue_lib.options import SubscribeOptions
+from queue_lib.stores.base import ClaimRequest, Store
+
+__all__ = ["GRACE", "StoreSubscription"]
+
+GRACE = 0.5
+"""Seconds that `close` takes at most beyond its timeout, however slow the store is."""
+
+_logger = logging.getLogger("queue_lib.engine")
+
+
+class StoreSubscription:
+    """A `Subscription` on a `Store`. Thread-safe."""
+
+    def __init__(
+        self,
+        store: Store,
+        topic: str,
+        group: str,
+        handler: Handler,
+        options: SubscribeOptions,
+        publish: Callable[[Message], None],
+    ) -> None:
+        self.topic, self.group = topic, group
+        self._pid = os.getpid()
+        self._store = store
+        self._handler = handler
+        self._ledger = Ledger()
+        self._ended = threading.Event()
+        name = f"{topic}:{group}"
+        request = ClaimRequest(
+            topic, group, _runner_id(), options.batch_size, options.lease_duration,
+            options.max_in_flight,
+        )  # fmt: skip
+        self._pool = HandlerPool(f"queue-handler:{name}", options.concurrency, self._execute)
+        self._pump = Pump(
+            f"queue-pump:{name}",
+            store,
+            self._ledger,
+            request,
+            options,
+            dispatch=self._pool.submit,
+            ended=self._end,
+        )
+        self._heartbeat = Heartbeat(
+            f"queue-heartbeat:{name}", store, self._ledger, options.lease_duration
+        )
+        self._settler = Settler(store, options, publish, self._pump.retry_due)
+
+    def start(self) -> None:
+        """Start consuming. Called once, by the queue."""
+        self._heartbeat.service.start()
+        self._pump.service.start()
+
+    def wake(self) -> None:
+        """Claim now: something was published to the topic."""
+        self._pump.wake()
+
+    @property
+    def in_this_process(self) -> bool:
+        """`False` in a forked child: its parent's threads are not here."""
+        return self._pid == os.getpid()
+
+    def health(self) -> SubscriptionHealth:
+        """Tell how the threads are doing."""
+        pump, heartbeat = self._pump, self._heartbeat
+        now = time.monotonic()
+        return SubscriptionHealth(
+            topic=self.topic,
+            group=self.group,
+            running=self.in_this_process and pump.service.alive and heartbeat.service.alive,
+            held=len(self._ledger),
+            since_claim=_since(pump.last_claim, now),
+            since_heartbeat=_since(heartbeat.last_success, now),
+            error=pump.service.error or heartbeat.service.error,
+        )
+
+    # -- closing -------------------------------------------------------------------------------
+
+    def close(self, timeout: float | timedelta | None = None) -> bool:
+        """See `Subscription.close`."""
+        deadline = Deadline(timeout)
+        self.begin_close()
+        return self.finish_close(deadline)
+
+    def begin_close(self) -> None:
+        """Stop claiming and give back what no thread has taken. Does not wait."""
+        if self.in_this_process:
+            self._pump.stop_claiming()
+
+    def finish_close(self, deadline: Deadline) -> bool:
+        """Wait until the deadline, then cancel and release; say whether all handlers ended."""
+        if not self.in_this_process:
+            return True
+        ended = self._ledger.wait_empty(deadline.left())
+        if not ended:
+            self._settler.hurry()
+            self._pump.hurry(self._ledger.abandon())
+        if not self.runs_here():  # else a handler closes us, and still needs the threads
+            bound = Deadline(GRACE)
+            self._pump.service.join(bound.left())
+            self._heartbeat.service.join(bound.left())
+            if ended:
+                self._pool.join(bound.left())
+        return ended
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was closed and its threads are done."""
+        return not self.in_this_process or self._ended.is_set()
+
+    def runs_here(self) -> bool:
+        """Say whether the calling thread is one of the handlers."""
+        return self.in_this_process and self._ledger.runs_here()
+
+    def join(self) -> None:
+        """Wait for a closed subscription to have written its last outcome."""
+        self._ended.wait()
+
+    def _end(self) -> None:
+        # Called by the pump once nothing is held and nothing is left to write: the last one out.
+        self._heartbeat.service.stop()
+        self._pool.stop()
+        self._ended.set()
+
+    # -- running, in a handler thread ----------------------------------------------------------
+
+    def _execute(self, run: Run) -> None:
+        if not self._ledger.start(run):
+            self._pump.slot_freed(run)
+            return
+        spent = self._settler.is_spent(run.claim)
+        error = None if spent else self._handle(run)
+        if not self._ledger.end(run):
+            self._pump.slot_freed(run)
+        elif error is None and not spent:
+            self._pump.succeeded(run)
+        else:
+            try:
+                if error is None:
+                    self._settler.bury_spent(run)
+                else:
+                    self._settler.fail(run, error)
+            finally:
+                self._ledger.settled([run])
+                self._pump.slot_freed(run)
+
+    def _handle(self, run: Run) -> BaseException | None:
+        """Run the handler; return what it raised."""
+        try:
+            result = self._handler(run.delivery())
+            if result is not None and inspect.isawaitable(result):
+                raise TypeError("the handler returned an awaitable: handlers are plain functions")  # noqa: TRY301
+        # Any exception is a failed attempt, also SystemExit and KeyboardInterrupt: a handler
+        # must not be able to end a thread of the pool, or the process.
+        except BaseException as error:  # noqa: BLE001
+            claim = run.claim
+            _logger.warning(
+                "delivery %s of %s to %s failed (attempt %d)",
+                claim.delivery_id, self.topic, self.group, claim.attempt,
+                exc_info=error,
+            )  # fmt: skip
+            return error
+        return None
+
+
+def _since(instant: float | None, now: float) -> timedelta | None:
+    return None if instant is None else timedelta(seconds=max(now - instant, 0.0))
+
+
+def _runner_id() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"

@@ -1,0 +1,65 @@
+"""The background services of a queue: the janitor, and the listener for other processes."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+
+from queue_lib.engine.lifecycle import Service
+from queue_lib.errors import QueueClosedError, UnsupportedError
+from queue_lib.stores.base import PurgePolicy, Store, WakeSource
+
+__all__ = ["PURGE_BATCH", "janitor", "listener"]
+
+PURGE_BATCH = 1000
+"""Rows of each kind that one purge deletes at most."""
+
+_logger = logging.getLogger("queue_lib.engine")
+
+
+def janitor(store: Store, policy: PurgePolicy, interval: timedelta) -> Service:
+    """Make the service that purges each `interval`, whatever else goes on.
+
+    A pass repeats while whole batches come back, so that a backlog of finished rows cannot grow
+    past it. Several instances may do this at once; the store keeps them apart.
+    """
+
+    def body(stop: threading.Event) -> None:
+        # Spread out: instances that start together do not purge together.
+        pause = interval.total_seconds() * random.random()
+        while not stop.wait(pause):
+            pause = interval.total_seconds() * random.uniform(0.8, 1.2)
+            try:
+                while store.purge(policy, PURGE_BATCH) >= PURGE_BATCH and not stop.is_set():
+                    pass
+            except QueueClosedError:
+                return
+            except Exception as error:  # noqa: BLE001 - a store is foreign code; the next pass runs
+                service.error = f"purge: {error}"
+                _logger.warning("the janitor's pass failed: %s", error)
+            else:
+                service.succeeded()
+
+    service = Service("queue-janitor", body)
+    return service
+
+
+def listener(store: WakeSource, wake: Callable[[str], None]) -> Service:
+    """Make the service that wakes subscriptions when other processes publish."""
+
+    def body(stop: threading.Event) -> None:
+        try:
+            store.listen(heard, stop)
+        except (UnsupportedError, QueueClosedError) as error:
+            _logger.info("not listening for other processes, polling finds their messages: %s", error)
+            stop.wait()
+
+    def heard(topic: str) -> None:
+        service.succeeded()
+        wake(topic)
+
+    service = Service("queue-listener", body, pause=1.0, longest_pause=30.0)
+    return service

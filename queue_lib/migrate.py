@@ -1,0 +1,225 @@
+"""Create, upgrade and drop the tables, and keep a host application's migrations apart from ours.
+
+The scripts live in ``alembic/`` of the source tree; the wheel carries them as
+``queue_lib/migrations``, for ``script_location = queue_lib:migrations`` in an application's own
+ini file. They keep their revision in a table of their own (``queue_lib_version``), so that the
+host's history and ours can share a database.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import command, context, op
+from alembic.config import Config
+from alembic.runtime.environment import EnvironmentContext
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+
+from queue_lib.errors import InvalidOptionsError, SchemaError, StoreError
+from queue_lib.stores.schema import DEFAULT_PREFIX, Tables, build_tables
+
+__all__ = [
+    "Target",
+    "alembic_config",
+    "configured_tables",
+    "configured_target",
+    "current",
+    "downgrade",
+    "include_name",
+    "include_object",
+    "script_location",
+    "upgrade",
+]
+
+Target = str | sa.URL | sa.Engine | sa.Connection
+"""What to migrate. An engine or a connection is borrowed: never disposed of or closed."""
+
+_one_at_a_time = threading.Lock()  # Alembic keeps the running environment in global variables
+
+
+def upgrade(
+    target: Target,
+    *,
+    revision: str = "head",
+    schema: str | None = None,
+    table_prefix: str = DEFAULT_PREFIX,
+) -> None:
+    """Apply the missing migrations in one transaction: all of them or none.
+
+    Any number of processes may do so at once: they wait for each other, and all but the first
+    find nothing left to do. A missing PostgreSQL schema is created. On a connection that is
+    already in a transaction, the commit is the caller's.
+
+    Raises:
+        SchemaError: the database, or `revision`, is of a release that this one does not know.
+        StoreError: the database refused.
+    """
+    config = alembic_config(target, schema=schema, table_prefix=table_prefix)
+    with _alembic():
+        command.upgrade(config, revision)
+
+
+def downgrade(
+    target: Target,
+    *,
+    revision: str,
+    schema: str | None = None,
+    table_prefix: str = DEFAULT_PREFIX,
+) -> None:
+    """Take migrations back, down to `revision`; ``"base"`` drops every table **with its rows**.
+
+    A PostgreSQL schema stays, even if `upgrade` made it: it may hold other things.
+
+    Raises:
+        SchemaError: the database, or `revision`, is of a release that this one does not know.
+        StoreError: the database refused.
+    """
+    config = alembic_config(target, schema=schema, table_prefix=table_prefix)
+    with _alembic():
+        command.downgrade(config, revision)
+
+
+def current(
+    target: Target, *, schema: str | None = None, table_prefix: str = DEFAULT_PREFIX
+) -> str | None:
+    """Return the revision that the database is at, or `None` if it has no tables of ours.
+
+    Raises:
+        StoreError: the database refused.
+    """
+    config = alembic_config(target, schema=schema, table_prefix=table_prefix)
+    found: list[str] = []
+
+    def read(revisions: Any, _context: Any) -> list[Any]:
+        found.extend(revisions)
+        return []
+
+    script = ScriptDirectory.from_config(config)
+    with _alembic(), EnvironmentContext(config, script, fn=read, dont_mutate=True):
+        script.run_env()
+    return found[0] if found else None
+
+
+def alembic_config(
+    target: Target | None = None,
+    *,
+    schema: str | None = None,
+    table_prefix: str = DEFAULT_PREFIX,
+) -> Config:
+    """Build the configuration for any other Alembic command; it needs no ini file."""
+    tables = build_tables(table_prefix, schema)
+    if isinstance(target, str):
+        try:
+            target = sa.make_url(target)
+        except (sa.exc.ArgumentError, ValueError):  # their texts may hold parts of the password
+            raise InvalidOptionsError(
+                "the database URL cannot be read: are special characters in it quoted?"
+            ) from None
+    config = Config()
+    config.set_main_option("script_location", str(script_location()).replace("%", "%%"))
+    config.attributes.update(target=target, table_prefix=tables.prefix, schema=tables.schema)
+    return config
+
+
+def script_location() -> Path:
+    """Find the migration scripts: in the installed package, else in the source tree."""
+    here = Path(__file__).resolve().parent
+    packaged = here / "migrations"
+    return packaged if packaged.is_dir() else here.parent / "alembic"
+
+
+def configured_tables(config: Config) -> Tables:
+    """Return the tables that a run of Alembic is about: for `env.py` and the revisions.
+
+    Prefix and schema come from the first that is given of: `alembic_config`, ``-x prefix=…`` and
+    ``-x schema=…``, the variables ``QUEUE_LIB_TABLE_PREFIX`` and ``QUEUE_LIB_SCHEMA``.
+    """
+    prefix = _setting(config, "table_prefix", "prefix", "QUEUE_LIB_TABLE_PREFIX")
+    schema = _setting(config, "schema", "schema", "QUEUE_LIB_SCHEMA")
+    return build_tables(prefix or DEFAULT_PREFIX, schema or None)
+
+
+def configured_target(config: Config) -> Target:
+    """Return the database that a run of Alembic is about: for `env.py`.
+
+    Raises:
+        CommandError: none was named. There is no default: an in-memory one would report success.
+    """
+    target = config.attributes.get("connection") or _setting(
+        config, "target", "url", "QUEUE_LIB_DATABASE_URL"
+    )
+    if target := target or config.get_main_option("sqlalchemy.url"):
+        return target
+    raise CommandError("no database: pass -x url=… or set QUEUE_LIB_DATABASE_URL")
+
+
+def include_name(
+    name: str | None,
+    type_: str,
+    parent_names: Mapping[str, str | None],
+    *,
+    table_prefix: str = DEFAULT_PREFIX,
+    schema: str | None = None,
+) -> bool:
+    """Keep our tables out of a host application's autogenerate: pass it to `context.configure`.
+
+    For another prefix or schema wrap it in `functools.partial`. Every other name is included.
+    """
+    ours = type_ == "table" and parent_names.get("schema_name") == schema
+    return not (ours and _is_ours(name, table_prefix, schema))
+
+
+def include_object(
+    object_: Any,
+    name: str | None,
+    type_: str,
+    reflected: bool,
+    compare_to: Any,
+    *,
+    table_prefix: str = DEFAULT_PREFIX,
+    schema: str | None = None,
+) -> bool:
+    """Do what `include_name` does, for hosts that filter by object: it sees only the database's."""
+    ours = type_ == "table" and reflected and compare_to is None and object_.schema == schema
+    return not (ours and _is_ours(name, table_prefix, schema))
+
+
+@contextmanager
+def _alembic() -> Iterator[None]:
+    """Run Alembic alone, also inside a host's own run of it, and with our errors."""
+    with _one_at_a_time:
+        # A revision of the host may call `upgrade(op.get_bind())`: its own globals must be back
+        # afterwards.
+        outer = [getattr(module, "_proxy", None) for module in (context, op)]
+        try:
+            yield
+        except CommandError as error:
+            raise SchemaError(str(error)) from error
+        except sa.exc.DBAPIError as error:
+            raise StoreError(str(error.orig).strip()) from error
+        finally:
+            for proxy in outer:
+                if proxy is not None:
+                    proxy._install_proxy()
+
+
+def _is_ours(name: str | None, prefix: str, schema: str | None) -> bool:
+    tables = build_tables(prefix, schema)
+    return name == tables.version_table or any(
+        table.name == name for table in tables.metadata.tables.values()
+    )
+
+
+def _setting(config: Config, attribute: str, argument: str, variable: str) -> Any:
+    if attribute in config.attributes:
+        return config.attributes[attribute]
+    arguments = getattr(config.cmd_opts, "x", None) or []
+    given = dict(item.partition("=")[::2] for item in arguments)
+    return given.get(argument) or os.environ.get(variable)

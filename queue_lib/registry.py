@@ -1,0 +1,195 @@
+"""Choosing a queue implementation: by URL, by configuration, or from another package.
+
+The one module that knows concrete stores, and it imports one only when it is chosen.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any
+
+import sqlalchemy as sa
+
+from queue_lib.config import Config, EngineConfig, LogStoreQueueConfig, MemoryQueueConfig, QueueType
+from queue_lib.engine.queue import StoreQueue, new_store_queue
+from queue_lib.errors import InvalidOptionsError, UnsupportedError
+from queue_lib.interfaces import Queue
+from queue_lib.locks import DistributedLocker
+from queue_lib.stores.schema import DEFAULT_PREFIX
+
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "Dependencies",
+    "Factory",
+    "new_queue",
+    "open_queue",
+    "register",
+    "registered",
+]
+
+ENTRY_POINT_GROUP = "queue_lib.queues"
+"""Packages offer a `Factory` under this entry point group; its name is the type."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dependencies:
+    """Shared resources that a queue implementation may build on. A queue never closes them."""
+
+    engine: sa.Engine | None = None
+    """The application's database; required for `QueueType.LOG_STORE`."""
+    locker: DistributedLocker | None = None
+    """A lock that all instances share; required to consume on ClickHouse."""
+
+
+Factory = Callable[[Config, Dependencies], Queue]
+"""Builds a queue. `config.config` is the typed block of a built-in type, else the raw mapping."""
+
+_factories: dict[str, Factory] = {}  # guarded by _lock
+_lock = threading.Lock()
+
+
+def register(type_: str, factory: Factory) -> None:
+    """Make a queue implementation available to `new_queue` under `type_`.
+
+    Meant to be called once, at import or at startup. Thread-safe.
+
+    Raises:
+        InvalidOptionsError: the type is empty or registered already, or `factory` is no callable.
+    """
+    if not isinstance(type_, str) or not type_:
+        raise InvalidOptionsError(f"type {type_!r}: must be a string that is not empty")
+    if not callable(factory):
+        raise InvalidOptionsError(f"factory {factory!r}: must be callable")
+    with _lock:
+        if type_ in _factories:
+            raise InvalidOptionsError(f"type {type_!r}: is registered already")
+        _factories[str(type_)] = factory
+
+
+def registered() -> list[str]:
+    """Return the known types, sorted: built in, registered, and offered by installed packages."""
+    with _lock:
+        known = set(_factories)
+    return sorted(known | {point.name for point in entry_points(group=ENTRY_POINT_GROUP)})
+
+
+def new_queue(config: Config | None, dependencies: Dependencies | None = None) -> Queue | None:
+    """Build the queue that `config` selects; `None` if it is `None` or disabled.
+
+    Raises:
+        InvalidOptionsError: the type is unknown, or its configuration is not valid.
+        UnsupportedError: a dependency is missing or of a kind that the queue cannot use.
+    """
+    if config is None or not config.enabled:
+        return None
+    with _lock:
+        factory = _factories.get(config.type)
+    if factory is None:
+        factory = _offered(config.type)
+    return factory(config, Dependencies() if dependencies is None else dependencies)
+
+
+def open_queue(
+    target: str | sa.URL | sa.Engine,
+    *,
+    locker: DistributedLocker | None = None,
+    migrate: bool = False,
+    schema: str | None = None,
+    table_prefix: str = DEFAULT_PREFIX,
+    wake: bool = True,
+    listen_url: str | sa.URL | None = None,
+    **engine_config: Any,
+) -> StoreQueue:
+    """Open a queue on a database, the short way. Connects when it is first used.
+
+    Args:
+        target: ``sqlite:///app.db``, ``postgresql+psycopg://…`` or ``memory://``; or an
+            application's engine, which is borrowed and never disposed of.
+        locker: a lock that all instances share, for databases that need one.
+        migrate: create or upgrade the tables now.
+        schema: the schema of the tables; PostgreSQL only.
+        table_prefix: what the names of the tables begin with.
+        wake: tell other processes of publishes and listen for theirs; without it they poll.
+        listen_url: where to listen when `target` goes through a transaction pooler.
+        **engine_config: fields of `EngineConfig`.
+
+    Raises:
+        InvalidOptionsError: an option is unknown or out of bounds.
+        UnsupportedError: the database is of a kind that the queue cannot use.
+        StoreError: `migrate` failed.
+    """
+    config = EngineConfig.from_mapping(engine_config)
+    url = target.url if isinstance(target, sa.Engine) else _url(target)
+    if url.get_backend_name() == "memory":
+        from queue_lib.stores.memory import MemoryStore
+
+        return new_store_queue(MemoryStore(), config)
+    from queue_lib.stores.sql.open import open_sql_store
+
+    store = open_sql_store(
+        target if isinstance(target, sa.Engine) else url,
+        schema=schema,
+        table_prefix=table_prefix,
+        wake=wake,
+        listen_url=listen_url,
+    )
+    if migrate:
+        from queue_lib.migrate import upgrade
+
+        try:
+            upgrade(store.migration_target, schema=schema, table_prefix=table_prefix)
+        except BaseException:
+            store.close()
+            raise
+    return new_store_queue(store, config)
+
+
+def _url(target: object) -> sa.URL:
+    if not isinstance(target, str | sa.URL):
+        raise InvalidOptionsError(f"target {type(target).__name__}: must be a URL or an Engine")
+    try:
+        return sa.make_url(target)
+    except sa.exc.ArgumentError:  # its text holds the URL, and so perhaps a password
+        raise InvalidOptionsError("target: is not a database URL") from None
+
+
+def _offered(type_: str) -> Factory:
+    for point in entry_points(group=ENTRY_POINT_GROUP, name=type_):
+        factory: Factory = point.load()
+        return factory
+    raise InvalidOptionsError(f"type {type_!r}: unknown; registered are {', '.join(registered())}")
+
+
+def _inner(config: Config, kind: type[EngineConfig]) -> EngineConfig:
+    inner = config.config
+    if inner is None or isinstance(inner, dict):
+        return kind.from_mapping(inner)
+    if isinstance(inner, EngineConfig):
+        return inner
+    raise InvalidOptionsError(f"config {type(inner).__name__}: must be a {kind.__name__}")
+
+
+def _log_store_queue(config: Config, dependencies: Dependencies) -> Queue:
+    if not isinstance(dependencies.engine, sa.Engine):
+        raise UnsupportedError(
+            f"engine {type(dependencies.engine).__name__}: type {QueueType.LOG_STORE.value!r} "
+            "needs an SQLAlchemy Engine"
+        )
+    from queue_lib.stores.sql.open import open_sql_store
+
+    return new_store_queue(
+        open_sql_store(dependencies.engine), _inner(config, LogStoreQueueConfig)
+    )
+
+
+def _memory_queue(config: Config, dependencies: Dependencies) -> Queue:
+    from queue_lib.stores.memory import MemoryStore
+
+    return new_store_queue(MemoryStore(), _inner(config, MemoryQueueConfig))
+
+
+register(QueueType.LOG_STORE, _log_store_queue)
+register(QueueType.MEMORY, _memory_queue)

@@ -1,0 +1,1 @@
+"""Tools for testing stores, and code that uses a queue. Needs the extra `test`."""

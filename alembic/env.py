@@ -8,7 +8,6 @@ Which database, prefix and schema: see `queue_lib.migrate.configured_target` and
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -56,71 +55,106 @@ def _configure(**where: Any) -> None:
     )
 
 
-def _migrate(connection: sa.Connection) -> None:
-    _configure(connection=connection)
+def _run(connection: sa.Connection | None) -> None:
+    """Run the command in one transaction; without a connection, print its SQL."""
     with context.begin_transaction():
         if _writes():
             _take_turn(connection)
         context.run_migrations()
-        if _writes() and not context.get_context().get_current_heads():
+        if _writes() and _is_at_base():
             version_table = sa.Table(_tables.version_table, sa.MetaData(), schema=_tables.schema)
-            version_table.drop(connection, checkfirst=True)  # base: nothing of ours stays
+            context.execute(sa.schema.DropTable(version_table, if_exists=True))
 
 
-def _take_turn(connection: sa.Connection) -> None:
+def _is_at_base() -> bool:
+    if context.is_offline_mode():
+        return context.get_revision_argument() is None
+    return not context.get_context().get_current_heads()
+
+
+def _take_turn(connection: sa.Connection | None) -> None:
     """Wait for other migrators, before the version table is read.
 
     Else two processes that start together both find an empty database, and one of them fails.
     """
-    driver: Any = connection.connection.driver_connection
+    driver: Any = connection and connection.connection.driver_connection
     if getattr(driver, "autocommit", False) is True:
         raise UnsupportedError("the connection is on autocommit: hand over the engine or the URL")
-    if connection.dialect.name == "sqlite":
-        if not driver.in_transaction:
+    if context.get_context().dialect.name == "sqlite":
+        if connection and not driver.in_transaction:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
         return
-    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
-    # Looking first: CREATE SCHEMA IF NOT EXISTS needs the right to create also where one exists.
-    if _tables.schema and not sa.inspect(connection).has_schema(_tables.schema):
-        connection.execute(sa.schema.CreateSchema(_tables.schema))
+    context.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+    # Looking first: IF NOT EXISTS needs the right to create schemas even where this one exists.
+    if _tables.schema and not (connection and sa.inspect(connection).has_schema(_tables.schema)):
+        context.execute(sa.schema.CreateSchema(_tables.schema, if_not_exists=True))
 
 
 @contextmanager
 def _connect(target: sa.Engine | sa.URL) -> Iterator[sa.Connection]:
-    """Connect so that `_take_turn` works whatever transactions the host's engine likes."""
-    engine = target if isinstance(target, sa.Engine) else _engine(target)
-    if engine.dialect.name == "sqlite":
-        with _sqlite(engine, borrowed=engine is target) as connection:
-            yield connection
-    else:
-        # A stricter level would keep the snapshot from before the wait for the lock.
-        isolated = engine.execution_options(isolation_level="READ COMMITTED")
-        with isolated.connect() as connection:
-            yield connection
-
-
-def _engine(url: sa.URL) -> sa.Engine:
-    if (name := url.get_backend_name()) not in ("sqlite", "postgresql"):
+    """Connect so that `_take_turn` works, whatever transactions the host's engine likes."""
+    name = (target.url if isinstance(target, sa.Engine) else target).get_backend_name()
+    if name not in ("sqlite", "postgresql"):
         raise UnsupportedError(f"database {name!r}: the migrations know sqlite and postgresql")
-    return sa.create_engine(url, poolclass=sa.NullPool)
-
-
-@contextmanager
-def _sqlite(engine: sa.Engine, *, borrowed: bool) -> Iterator[sa.Connection]:
-    with engine.connect() as connection:
-        rows = connection.exec_driver_sql("PRAGMA database_list").all()
-        if in_memory := not rows[0][2]:
-            if not borrowed:
-                raise UnsupportedError("an in-memory database ends here: hand over its engine")
-            connection.rollback()
-            yield connection
-    if in_memory:
-        return
-    own = sa.create_engine(engine.url, pool=engine.pool.recreate())
-    sa.event.listen(own, "connect", _on_connect)
-    sa.event.listen(own, "begin", _on_begin)
+    borrowed = isinstance(target, sa.Engine)
+    engine = target if borrowed else sa.create_engine(target, poolclass=sa.NullPool)
+    if name == "postgresql":
+        # A stricter level would read the version from a snapshot older than the wait for the lock.
+        engine = engine.execution_options(isolation_level="READ COMMITTED")
+    elif not _is_in_memory(engine):
+        engine, borrowed = _own_sqlite_engine(engine), False
+    elif not borrowed:
+        raise UnsupportedError("an in-memory database would be gone at once: hand over its engine")
     try:
-        with own.connect() as connection:
+        with engine.connect() as connection:
             yield connection
     finally:
-        own.dispose()
+        if not borrowed:
+            engine.dispose()
+
+
+def _is_in_memory(engine: sa.Engine) -> bool:
+    with engine.connect() as connection:
+        (main, *_attached) = connection.exec_driver_sql("PRAGMA database_list")
+        return not main[2]
+
+
+def _own_sqlite_engine(host: sa.Engine) -> sa.Engine:
+    """Open the host's file with the host's connect arguments, but with transactions of our own."""
+
+    def configure(driver: Any, _record: object) -> None:
+        if hasattr(driver, "autocommit"):
+            driver.autocommit = _LEGACY_TRANSACTION_CONTROL
+        driver.isolation_level = None
+        if _writes():
+            try:  # not possible inside a transaction; it stays with the file
+                driver.execute("PRAGMA journal_mode = wal")
+            except driver.OperationalError as error:
+                _log.warning("the database stays in its slower journal mode: %s", error)
+        driver.execute("PRAGMA busy_timeout = 60000")  # for the turns of other migrators
+
+    def begin(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if _writes() else "BEGIN")
+
+    own = sa.create_engine(host.url, pool=host.pool.recreate())
+    sa.event.listen(own, "connect", configure)
+    sa.event.listen(own, "begin", begin)
+    return own
+
+
+def _main() -> None:
+    target = configured_target(context.config)
+    if context.is_offline_mode():
+        url = target if isinstance(target, str | sa.URL) else target.engine.url
+        _configure(url=url, literal_binds=True, dialect_opts={"paramstyle": "named"})
+        _run(None)
+    elif isinstance(target, sa.Connection):
+        _configure(connection=target)
+        _run(target)
+    else:
+        with _connect(target if isinstance(target, sa.Engine) else sa.make_url(target)) as own:
+            _configure(connection=own)
+            _run(own)
+
+
+_main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -101,6 +102,13 @@ class Cancellation:
                 self._reason = reason
             if self._event is not None:
                 self._event.set()
+
+
+def _after_fork_in_child() -> None:
+    Cancellation._making = threading.Lock()  # noqa: SLF001 - a thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 @dataclass(slots=True)

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Protocol
 
+from queue_lib.errors import QueueError
+
 __all__ = ["Deadline", "Service", "follow_forks"]
 
 _logger = logging.getLogger("queue_lib.engine")
@@ -88,21 +90,28 @@ class Service:
 
     def succeeded(self) -> None:
         """Called by the body after a good round: forget the last error."""
-        self.error = None
+        if self.error is not None:
+            self.error = None
+            _logger.info("%s works again", self.name)
 
     def _supervise(self) -> None:
         pause = self._pause
         while True:
             started = time.monotonic()
             try:
-                return self._body(self._stop)
-            except Exception as error:  # a service outlives whatever its body raises
-                self.error = f"{type(error).__name__}: {error}"
+                self._body(self._stop)
+                return
+            except Exception as error:  # noqa: BLE001 - a service outlives whatever its body raises
                 if time.monotonic() - started > self._longest_pause:
                     pause = self._pause
-                _logger.exception("%s failed; it starts again in %.1f s", self.name, pause)
+                self.error = f"{type(error).__name__}: {error}"
+                _logger.error(
+                    "%s failed, it starts again in %.1f s: %s", self.name, pause, self.error,
+                    # Faults of the store are expected and say what they are; others are bugs.
+                    exc_info=not isinstance(error, QueueError),
+                )  # fmt: skip
             if self._stop.wait(pause):
-                return None
+                return
             pause = min(pause * 2, self._longest_pause)
 
 
@@ -111,24 +120,28 @@ class _Forker(Protocol):
     def after_fork(self, *, child: bool) -> None: ...
 
 
-_forkers: weakref.WeakSet[_Forker] = weakref.WeakSet()
-_preparing: list[_Forker] = []  # the forking thread's, between before and after
+_forkers: weakref.WeakSet[_Forker] = weakref.WeakSet()  # guarded by _forking
+_forking = threading.Lock()  # held over the whole of a fork
+_preparing: list[_Forker] = []  # guarded by _forking
 
 
 def follow_forks(forker: _Forker) -> None:
     """Have `before_fork` and `after_fork` of `forker` called round each fork, while it lives."""
-    _forkers.add(forker)
+    with _forking:
+        _forkers.add(forker)
 
 
 def _before() -> None:
-    _preparing[:] = sorted(_forkers, key=id)  # one order: two forking threads cannot deadlock
-    for forker in _preparing:
+    _forking.acquire()
+    for forker in list(_forkers):
         forker.before_fork()
+        _preparing.append(forker)
 
 
 def _after(*, child: bool) -> None:
     while _preparing:
         _preparing.pop().after_fork(child=child)
+    _forking.release()
 
 
 os.register_at_fork(

@@ -17,12 +17,15 @@ from queue_lib.options import StartFrom
 from queue_lib.stores.base import Claimed, ClaimRequest, PurgePolicy, Stats, Store
 from queue_lib.testing.clock import ManualClock
 
-__all__ = ["DEADLINE", "GROUP", "TICK", "TOPIC", "StoreCase", "ids", "together"]
+__all__ = ["DEADLINE", "GROUP", "OPERATIONS", "TICK", "TOPIC", "StoreCase", "ids", "together"]
 
 T = TypeVar("T")
 
 TOPIC = "orders"
 GROUP = "billing"
+
+OPERATIONS = ("ack", "retry", "kill", "extend", "release")
+"""Every operation that is fenced on a claim's token."""
 
 TICK = timedelta(microseconds=1)
 """The least step of a store's clock."""
@@ -159,6 +162,26 @@ class StoreCase:
         """Extend claims; return the ids of the messages whose deliveries are still held."""
         held = self.store.extend(claims, timedelta(seconds=lease))
         return {claim.message.id for claim in claims if claim.delivery_id in held}
+
+    def do(self, operation: str, claim: Claimed) -> list[str] | bool | None:
+        """Do one of `OPERATIONS`; the answer is true if the store says that it was held.
+
+        (A release says nothing.)
+        """
+        match operation:
+            case "ack":
+                return self.store.ack([claim])
+            case "retry":
+                return self.store.retry(claim, timedelta(0), "by the stale one")
+            case "kill":
+                return self.store.kill(claim, "by the stale one")
+            case "extend":
+                return self.store.extend([claim], timedelta(hours=1))
+            case "release":
+                self.store.release([claim])
+                return None
+            case _:
+                raise ValueError(operation)
 
     def purge(
         self, *, dead: timedelta | float = 1e9, acked: timedelta | float = 1e9, batch: int = 1000

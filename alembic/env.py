@@ -34,7 +34,7 @@ def _writes() -> bool:
     return True
 
 
-def _include_name(name: str | None, type_: str, parents: Mapping[str, str | None]) -> bool:
+def _include_name(name: str | None, type_: str, parents: Mapping[Any, str | None]) -> bool:
     """Leave everything but our tables out of autogenerate and `check`."""
     if type_ == "schema":
         return name == _tables.schema
@@ -53,6 +53,8 @@ def _configure(**where: Any) -> None:
         transactional_ddl=True,  # SQLite too: all revisions or none
         **where,
     )
+    if _tables.schema and context.get_context().dialect.name == "sqlite":
+        raise UnsupportedError(f"schema {_tables.schema!r}: SQLite has none; use the table prefix")
 
 
 def _run(connection: sa.Connection | None) -> None:
@@ -96,8 +98,10 @@ def _connect(target: sa.Engine | sa.URL) -> Iterator[sa.Connection]:
     name = (target.url if isinstance(target, sa.Engine) else target).get_backend_name()
     if name not in ("sqlite", "postgresql"):
         raise UnsupportedError(f"database {name!r}: the migrations know sqlite and postgresql")
-    borrowed = isinstance(target, sa.Engine)
-    engine = target if borrowed else sa.create_engine(target, poolclass=sa.NullPool)
+    if isinstance(target, sa.Engine):
+        engine, borrowed = target, True
+    else:
+        engine, borrowed = sa.create_engine(target, poolclass=sa.NullPool), False
     if name == "postgresql":
         # A stricter level would read the version from a snapshot older than the wait for the lock.
         engine = engine.execution_options(isolation_level="READ COMMITTED")
@@ -145,14 +149,14 @@ def _own_sqlite_engine(host: sa.Engine) -> sa.Engine:
 def _main() -> None:
     target = configured_target(context.config)
     if context.is_offline_mode():
-        url = target if isinstance(target, str | sa.URL) else target.engine.url
+        url = target if isinstance(target, sa.URL) else target.engine.url
         _configure(url=url, literal_binds=True, dialect_opts={"paramstyle": "named"})
         _run(None)
     elif isinstance(target, sa.Connection):
         _configure(connection=target)
         _run(target)
     else:
-        with _connect(target if isinstance(target, sa.Engine) else sa.make_url(target)) as own:
+        with _connect(target) as own:
             _configure(connection=own)
             _run(own)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Self
 
 from queue_lib.durations import DurationLike, parse_duration, to_timedelta
-from queue_lib.errors import InvalidOptionsError
-from queue_lib.options import check_count
+from queue_lib.errors import InvalidOptionsError, shown
+from queue_lib.options import check_count, fill_defaults
 from queue_lib.stores.base import PurgePolicy
 
 __all__ = [
@@ -64,16 +64,14 @@ class EngineConfig:
     """Largest payload of one message, 1 byte to 1 GiB."""
 
     def __post_init__(self) -> None:
-        for option in fields(self):
-            if getattr(self, option.name) is None:
-                object.__setattr__(self, option.name, option.default)
+        fill_defaults(self)
         for name in ("retention_hours", "acked_retention_hours"):
             hours = getattr(self, name)
             if isinstance(hours, bool) or not isinstance(hours, int | float):
-                raise InvalidOptionsError(f"{name} {hours!r}: must be a number of hours")
+                raise InvalidOptionsError(f"{name} {shown(hours)}: must be a number of hours")
             if not 0 < hours <= _MAX_HOURS:
                 raise InvalidOptionsError(
-                    f"{name} {hours!r}: must be above 0 and at most {_MAX_HOURS:,}"
+                    f"{name} {shown(hours)}: must be above 0 and at most {_MAX_HOURS:,}"
                 )
         check_count("max_payload_bytes", self.max_payload_bytes, 1, 1 << 30)
         self.janitor()
@@ -103,15 +101,7 @@ class EngineConfig:
         Raises:
             InvalidOptionsError: an unknown key, or a value out of bounds.
         """
-        data = {} if data is None else data
-        if not isinstance(data, Mapping):
-            raise InvalidOptionsError(f"config {data!r}: must be an object")
-        known = {option.name for option in fields(cls)}
-        if unknown := sorted(set(map(str, data)) - known):
-            raise InvalidOptionsError(
-                f"config key {unknown[0]!r}: unknown; known are {', '.join(sorted(known))}"
-            )
-        return cls(**data)
+        return cls(**_checked({} if data is None else data, cls))
 
 
 class LogStoreQueueConfig(EngineConfig):
@@ -137,6 +127,13 @@ class Config:
     config: Any = field(default=None, repr=False)
     """The type's own block: its config class, or the raw mapping for a registered type."""
 
+    def __post_init__(self) -> None:
+        fill_defaults(self)
+        if not isinstance(self.enabled, bool):
+            raise InvalidOptionsError(f"enabled {shown(self.enabled)}: must be true or false")
+        if not isinstance(self.type, str):
+            raise InvalidOptionsError(f"type {shown(self.type)}: must be a string")
+
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any]) -> Self:
         """Build from decoded JSON: ``enabled``, ``type`` and ``config``.
@@ -148,20 +145,10 @@ class Config:
         Raises:
             InvalidOptionsError: an unknown key, or a value of the wrong kind.
         """
-        if not isinstance(data, Mapping):
-            raise InvalidOptionsError(f"config {data!r}: must be an object")
-        if unknown := sorted(set(map(str, data)) - {"enabled", "type", "config"}):
-            raise InvalidOptionsError(
-                f"config key {unknown[0]!r}: unknown; known are config, enabled, type"
-            )
-        enabled, kind, inner = data.get("enabled", False), data.get("type", ""), data.get("config")
-        if not isinstance(enabled, bool):
-            raise InvalidOptionsError(f"enabled {enabled!r}: must be true or false")
-        if not isinstance(kind, str):
-            raise InvalidOptionsError(f"type {kind!r}: must be a string")
-        if enabled and (typed := _TYPED.get(kind)) is not None:
-            inner = typed.from_mapping(inner)
-        return cls(enabled=enabled, type=kind, config=inner)
+        config = cls(**_checked(data, cls))
+        if config.enabled and (typed := _TYPED.get(config.type)) is not None:
+            return replace(config, config=typed.from_mapping(config.config))
+        return config
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
@@ -172,9 +159,22 @@ class Config:
         """
         try:
             data = json.loads(text)
-        except ValueError as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise InvalidOptionsError(f"config: is not JSON: {error}") from error
         return cls.from_mapping(data)
+
+
+def _checked(data: object, kind: type[Config | EngineConfig]) -> Mapping[str, Any]:
+    """Return `data` if it is a mapping of nothing but the fields of `kind`."""
+    if not isinstance(data, Mapping):
+        raise InvalidOptionsError(f"config {type(data).__name__}: must be an object")
+    known = {option.name for option in fields(kind)}
+    for key in data:
+        if key not in known:
+            raise InvalidOptionsError(
+                f"config key {shown(key)}: unknown; known are {', '.join(sorted(known))}"
+            )
+    return data
 
 
 _TYPED: Mapping[str, type[EngineConfig]] = {

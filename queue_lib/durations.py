@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 from datetime import timedelta
+from fractions import Fraction
 
-from queue_lib.errors import InvalidOptionsError
+from queue_lib.errors import InvalidOptionsError, shown
 
 __all__ = ["MAX_DURATION", "DurationLike", "microseconds", "parse_duration", "to_timedelta"]
 
@@ -16,11 +16,11 @@ DurationLike = timedelta | float | int
 MAX_DURATION = timedelta(days=36_500)
 """No option may be longer: sums with the clock then stay within every backend's integers."""
 
-_GO_UNITS = {
-    "ns": 1e-3, "us": 1.0, "µs": 1.0, "μs": 1.0,
-    "ms": 1e3, "s": 1e6, "m": 6e7, "h": 3.6e9,
+_GO_UNITS: dict[str, int | Fraction] = {
+    "ns": Fraction(1, 1000), "us": 1, "µs": 1, "μs": 1,
+    "ms": 1000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000,
 }  # fmt: skip
-_GO_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+_GO_PART = re.compile(r"([0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(ns|us|µs|μs|ms|s|m|h)")
 
 
 def to_timedelta(
@@ -32,31 +32,37 @@ def to_timedelta(
         InvalidOptionsError: not a duration, not finite, or outside `least` to `most`.
     """
     if isinstance(value, bool) or not isinstance(value, timedelta | int | float):
-        raise InvalidOptionsError(f"{field} {value!r}: must be a timedelta or a number of seconds")
+        raise InvalidOptionsError(
+            f"{field} {shown(value)}: must be a timedelta or a number of seconds"
+        )
+    duration: timedelta | None = None
     if isinstance(value, timedelta):
         duration = value
-    else:
-        if not math.isfinite(value) or abs(value) > MAX_DURATION.total_seconds() * 2:
-            raise InvalidOptionsError(f"{field} {value!r}: must be from {least} to {most}")
+    elif abs(value) <= MAX_DURATION.total_seconds():  # not NaN, nor too much for a timedelta
         duration = timedelta(seconds=value)
-    if not least <= duration <= most:
-        raise InvalidOptionsError(f"{field} {value!r}: must be from {least} to {most}")
+    if duration is None or not least <= duration <= most:
+        raise InvalidOptionsError(f"{field} {shown(value)}: must be from {least} to {most}")
     return duration
 
 
 def parse_duration(field: str, text: str) -> timedelta:
-    """Read a Go duration such as ``"10m"``, ``"1h30m"`` or ``"1.5s"``.
+    """Read a Go duration such as ``"10m"``, ``"1h30m"`` or ``"1.5s"``, to the microsecond.
+
+    Negative ones are refused: no option of ours may be one.
 
     Raises:
         InvalidOptionsError: the text is not one.
     """
-    total, position = 0.0, 0
-    while position < len(text) and (part := _GO_PART.match(text, position)):
-        total += float(part[1]) * _GO_UNITS[part[2]]
+    unsigned = text.removeprefix("+")
+    total, position = Fraction(), 0
+    while part := _GO_PART.match(unsigned, position):
+        total += Fraction(part[1]) * _GO_UNITS[part[2]]
         position = part.end()
-    if not text or position != len(text) or total > microseconds(MAX_DURATION):
-        raise InvalidOptionsError(f'{field} {text!r}: must be a duration such as "10m" or "1h30m"')
-    return timedelta(microseconds=total)
+    if not unsigned or position != len(unsigned) or total > microseconds(MAX_DURATION):
+        raise InvalidOptionsError(
+            f'{field} {shown(text)}: must be a duration such as "10m" or "1h30m"'
+        )
+    return timedelta(microseconds=round(total))
 
 
 def microseconds(duration: timedelta) -> int:

@@ -23,6 +23,8 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
+from typing import Any
 
 __all__ = [
     "DeadLetterLoopError",
@@ -41,6 +43,7 @@ __all__ = [
     "StoreUnavailableError",
     "UnsupportedError",
     "is_permanent",
+    "shown",
 ]
 
 
@@ -89,6 +92,10 @@ class PayloadTooLargeError(InvalidRequestError):
         self.size = size
         self.limit = limit
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # BaseException's own leaves the keywords out: the error could be pickled, never unpickled.
+        return partial(type(self), size=self.size, limit=self.limit), self.args, self.__dict__
+
 
 class ScheduleTooFarError(InvalidRequestError):
     """A message is scheduled further ahead than the queue retains messages.
@@ -102,6 +109,10 @@ class ScheduleTooFarError(InvalidRequestError):
         super().__init__(message)
         self.deliver_at = deliver_at
         self.horizon = horizon
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        again = partial(type(self), deliver_at=self.deliver_at, horizon=self.horizon)
+        return again, self.args, self.__dict__
 
 
 class DeadLetterLoopError(InvalidRequestError):
@@ -152,3 +163,12 @@ def is_permanent(error: BaseException | None) -> bool:
         if isinstance(current, BaseExceptionGroup):
             pending.extend(current.exceptions)
     return False
+
+
+def shown(value: object) -> str:
+    """Return how an error shows what a caller passed: short, ASCII, and whatever it is."""
+    try:
+        text = ascii(value)
+    except Exception:  # noqa: BLE001 - a foreign __repr__, or an int of thousands of digits
+        return f"of type {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:77]}..."

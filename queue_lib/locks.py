@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -60,18 +59,16 @@ class ProcessLocker:
 
     def acquire(self, key: str, timeout: timedelta) -> LockHandle:
         """See `DistributedLocker.acquire`."""
-        deadline = time.monotonic() + timeout.total_seconds()
+        seconds = min(timeout.total_seconds(), threading.TIMEOUT_MAX)
         with self._changed:
-            while key in self._holders:
-                if not self._changed.wait(deadline - time.monotonic()):
-                    raise StoreUnavailableError(f"lock {key!r}: still held after {timeout}")
+            if not self._changed.wait_for(lambda: key not in self._holders, seconds):
+                raise StoreUnavailableError(f"lock {key!r}: still held after {timeout}")
             self._fences[key] += 1
             handle = _ProcessHandle(self, key, self._fences[key])
             self._holders[key] = handle
             return handle
 
-    def release(self, handle: _ProcessHandle) -> None:
-        """Called by the handle."""
+    def _release(self, handle: _ProcessHandle) -> None:
         with self._changed:
             if self._holders.get(handle.key) is handle:
                 del self._holders[handle.key]
@@ -86,4 +83,4 @@ class _ProcessHandle:
     lost: threading.Event = field(default_factory=threading.Event)
 
     def release(self) -> None:
-        self.locker.release(self)
+        self.locker._release(self)

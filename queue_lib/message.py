@@ -6,6 +6,7 @@ import os
 import threading
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any, Self
 
 __all__ = [
     "HEADER_DEAD_LETTER_ATTEMPTS",
@@ -63,16 +64,16 @@ CancelReason = str
 class Cancellation:
     """The cancellation signal of one run: read and waited on like a `threading.Event`.
 
-    The event behind it is made only when somebody waits: most runs never do. Thread-safe.
+    The event behind it is made only when somebody waits: most runs never do. Thread-safe. Copying
+    a delivery keeps its signal; pickling it takes a snapshot, for no signal leaves the process.
     """
 
-    __slots__ = ("_event", "_reason")
+    __slots__ = ("_event", "_lock", "_reason")
 
-    _making = threading.Lock()  # guards the making of every event; held for nanoseconds
-
-    def __init__(self) -> None:
-        self._reason: CancelReason | None = None
-        self._event: threading.Event | None = None  # guarded by _making
+    def __init__(self, reason: CancelReason | None = None) -> None:
+        self._lock = threading.Lock()  # one for each run: a fork cannot leave it locked for others
+        self._reason = reason  # guarded by _lock for writing
+        self._event: threading.Event | None = None  # guarded by _lock
 
     @property
     def reason(self) -> CancelReason | None:
@@ -87,21 +88,27 @@ class Cancellation:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until the run is cancelled or `timeout` seconds passed; say which."""
-        with self._making:
+        with self._lock:
+            if self._reason is not None:
+                return True
             if self._event is None:
                 self._event = threading.Event()
             event = self._event
-            if self._reason is not None:
-                event.set()
         return event.wait(timeout)
 
     def cancel(self, reason: CancelReason) -> None:
         """Set the signal; the first reason stays. Called by the engine."""
-        with self._making:
+        with self._lock:
             if self._reason is None:
                 self._reason = reason
             if self._event is not None:
                 self._event.set()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._reason,)
 
 
 def _after_fork_in_child() -> None:

@@ -34,6 +34,7 @@ __all__ = [
     "downgrade",
     "include_name",
     "include_object",
+    "parse_url",
     "script_location",
     "upgrade",
 ]
@@ -115,17 +116,26 @@ def alembic_config(
 ) -> Config:
     """Build the configuration for any other Alembic command; it needs no ini file."""
     tables = build_tables(table_prefix, schema)
-    if isinstance(target, str):
-        try:
-            target = sa.make_url(target)
-        except (sa.exc.ArgumentError, ValueError):  # their texts may hold parts of the password
-            raise InvalidOptionsError(
-                "the database URL cannot be read: are special characters in it quoted?"
-            ) from None
     config = Config()
     config.set_main_option("script_location", str(script_location()).replace("%", "%%"))
-    config.attributes.update(target=target, table_prefix=tables.prefix, schema=tables.schema)
+    config.attributes.update(table_prefix=tables.prefix, schema=tables.schema)
+    if target is not None:
+        config.attributes["target"] = parse_url(target) if isinstance(target, str) else target
     return config
+
+
+def parse_url(text: str) -> sa.URL:
+    """Read a database URL.
+
+    Raises:
+        InvalidOptionsError: it cannot be read. The message holds no part of it.
+    """
+    try:
+        return sa.make_url(text)
+    except (sa.exc.ArgumentError, ValueError):  # their texts may hold a part of the password
+        raise InvalidOptionsError(
+            "the database URL cannot be read: are special characters in it quoted?"
+        ) from None
 
 
 def script_location() -> Path:
@@ -146,24 +156,26 @@ def configured_tables(config: Config) -> Tables:
     return build_tables(prefix or DEFAULT_PREFIX, schema or None)
 
 
-def configured_target(config: Config) -> Target:
+def configured_target(config: Config) -> sa.URL | sa.Engine | sa.Connection:
     """Return the database that a run of Alembic is about: for `env.py`.
 
     Raises:
         CommandError: none was named. There is no default: an in-memory one would report success.
     """
-    target = config.attributes.get("connection") or _setting(
-        config, "target", "url", "QUEUE_LIB_DATABASE_URL"
+    given: Target | None = (
+        config.attributes.get("connection")
+        or _setting(config, "target", "url", "QUEUE_LIB_DATABASE_URL")
+        or config.get_main_option("sqlalchemy.url")
     )
-    if target := target or config.get_main_option("sqlalchemy.url"):
-        return target
-    raise CommandError("no database: pass -x url=… or set QUEUE_LIB_DATABASE_URL")
+    if not given:
+        raise CommandError("no database: pass -x url=… or set QUEUE_LIB_DATABASE_URL")
+    return parse_url(given) if isinstance(given, str) else given
 
 
 def include_name(
     name: str | None,
     type_: str,
-    parent_names: Mapping[str, str | None],
+    parent_names: Mapping[Any, str | None],
     *,
     table_prefix: str = DEFAULT_PREFIX,
     schema: str | None = None,

@@ -6,7 +6,7 @@ import re
 from hashlib import sha1
 from uuid import UUID
 
-from queue_lib.errors import InvalidNameError
+from queue_lib.errors import InvalidNameError, shown
 
 __all__ = [
     "MAX_ID_LENGTH",
@@ -27,7 +27,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}", re.ASCII)
 _NAMESPACE = UUID("6f0c2a52-3c1e-4b8f-9a57-2f3a1e5d7c90").bytes
 
 
-def validate_name(kind: str, name: str) -> None:
+def validate_name(kind: str, name: object) -> None:
     """Check a topic or group name: 1 to `MAX_NAME_LENGTH` characters of ``[A-Za-z0-9._-]``.
 
     `kind` ("topic", "group", …) is what the error calls it.
@@ -37,11 +37,11 @@ def validate_name(kind: str, name: str) -> None:
     """
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise InvalidNameError(
-            f"{kind} {_shown(name)}: must be 1 to {MAX_NAME_LENGTH} characters of [A-Za-z0-9._-]"
+            f"{kind} {shown(name)}: must be 1 to {MAX_NAME_LENGTH} characters of [A-Za-z0-9._-]"
         )
 
 
-def validate_text(kind: str, value: str) -> None:
+def validate_text(kind: str, value: object) -> None:
     """Check a message id or key: at most `MAX_ID_LENGTH` bytes of UTF-8, without NUL.
 
     The empty string passes: it means "none".
@@ -50,17 +50,17 @@ def validate_text(kind: str, value: str) -> None:
         InvalidNameError: `value` is not a string, too long, not encodable, or holds a NUL.
     """
     if not isinstance(value, str):
-        raise InvalidNameError(f"{kind} {_shown(value)}: must be a string")
+        raise InvalidNameError(f"{kind} {shown(value)}: must be a string")
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        raise InvalidNameError(f"{kind} {_shown(value)}: holds a lone surrogate") from None
+        raise InvalidNameError(f"{kind} {shown(value)}: holds a lone surrogate") from None
     if size > MAX_ID_LENGTH:
         raise InvalidNameError(
-            f"{kind} {_shown(value)}: is {size} bytes of UTF-8, at most {MAX_ID_LENGTH} are allowed"
+            f"{kind} {shown(value)}: is {size} bytes of UTF-8, at most {MAX_ID_LENGTH} are allowed"
         )
     if "\0" in value:
-        raise InvalidNameError(f"{kind} {_shown(value)}: holds a NUL character")
+        raise InvalidNameError(f"{kind} {shown(value)}: holds a NUL character")
 
 
 def delivery_id(message_id: str, group: str) -> str:
@@ -68,7 +68,8 @@ def delivery_id(message_id: str, group: str) -> str:
 
     It is the UUIDv5 of the message id, a NUL and the group. Handlers deduplicate on it.
     """
-    return _uuid5(f"{message_id}\0{group}")
+    # Not an f-string: it would take the name of an Enum member that is a `str` for its text.
+    return _uuid5(message_id + "\0" + group)
 
 
 def dead_letter_copy_id(delivery: str) -> str:
@@ -83,8 +84,3 @@ def _uuid5(name: str) -> str:
     digest[8] = digest[8] & 0x3F | 0x80
     text = digest.hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-def _shown(value: object) -> str:
-    text = ascii(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from queue_lib.durations import DurationLike, microseconds, to_timedelta
-from queue_lib.errors import InvalidOptionsError
+from queue_lib.errors import InvalidOptionsError, shown
 from queue_lib.names import validate_name
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "StartFrom",
     "SubscribeOptions",
     "check_count",
+    "fill_defaults",
 ]
 
 DEFAULT_CONCURRENCY = 4
@@ -88,9 +89,7 @@ class SubscribeOptions:
     """Applies only when the group is registered for the first time."""
 
     def __post_init__(self) -> None:
-        for option in fields(self):
-            if getattr(self, option.name) is None:
-                object.__setattr__(self, option.name, option.default)
+        fill_defaults(self)
         check_count("concurrency", self.concurrency, 1, 10_000)
         check_count("batch_size", self.batch_size, 1, 10_000)
         check_count("max_attempts", self.max_attempts, 1, 1_000_000)
@@ -105,7 +104,7 @@ class SubscribeOptions:
             object.__setattr__(self, "start_from", StartFrom(self.start_from))
         except ValueError:
             raise InvalidOptionsError(
-                f"start_from {self.start_from!r}: must be 'latest' or 'earliest'"
+                f"start_from {shown(self.start_from)}: must be 'latest' or 'earliest'"
             ) from None
 
     def _normalise(self, name: str, *, least: timedelta) -> None:
@@ -122,8 +121,15 @@ class SubscribeOptions:
         # Doubled as an integer, and never more often than it takes the least base to pass any cap.
         doublings = min(max(attempt, 1) - 1, 64)
         full = min(microseconds(self.backoff_base) << doublings, microseconds(self.backoff_max))
-        half = full // 2
-        return timedelta(microseconds=half + int((rnd or random.random)() * (full - half)))
+        spread = full // 2
+        return timedelta(microseconds=full - spread + int((rnd or random.random)() * spread))
+
+
+def fill_defaults(options: Any) -> None:
+    """Put the default in place of each `None` in a frozen dataclass under construction."""
+    for option in fields(options):
+        if getattr(options, option.name) is None:
+            object.__setattr__(options, option.name, option.default)
 
 
 def check_count(field: str, value: Any, least: int, most: int) -> None:
@@ -133,6 +139,6 @@ def check_count(field: str, value: Any, least: int, most: int) -> None:
         InvalidOptionsError: not an `int`, or outside `least` to `most`.
     """
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidOptionsError(f"{field} {value!r}: must be a whole number")
+        raise InvalidOptionsError(f"{field} {shown(value)}: must be a whole number")
     if not least <= value <= most:
-        raise InvalidOptionsError(f"{field} {value!r}: must be from {least:,} to {most:,}")
+        raise InvalidOptionsError(f"{field} {shown(value)}: must be from {least:,} to {most:,}")

@@ -6,7 +6,7 @@ The one module that knows concrete stores, and it imports one only when it is ch
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any
@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from queue_lib.config import Config, EngineConfig, LogStoreQueueConfig, MemoryQueueConfig, QueueType
 from queue_lib.engine.queue import StoreQueue, new_store_queue
-from queue_lib.errors import InvalidOptionsError, UnsupportedError
+from queue_lib.errors import InvalidOptionsError, UnsupportedError, shown
 from queue_lib.interfaces import Queue
 from queue_lib.locks import DistributedLocker
 from queue_lib.stores.schema import DEFAULT_PREFIX
@@ -59,14 +59,14 @@ def register(type_: str, factory: Factory) -> None:
     Raises:
         InvalidOptionsError: the type is empty or registered already, or `factory` is no callable.
     """
-    if not isinstance(type_, str) or not type_:
-        raise InvalidOptionsError(f"type {type_!r}: must be a string that is not empty")
+    if not type_ or not isinstance(type_, str):
+        raise InvalidOptionsError(f"type {shown(type_)}: must be a string that is not empty")
     if not callable(factory):
-        raise InvalidOptionsError(f"factory {factory!r}: must be callable")
+        raise InvalidOptionsError(f"factory {shown(factory)}: must be callable")
     with _lock:
         if type_ in _factories:
-            raise InvalidOptionsError(f"type {type_!r}: is registered already")
-        _factories[str(type_)] = factory
+            raise InvalidOptionsError(f"type {shown(type_)}: is registered already")
+        _factories[str.__str__(type_)] = factory  # the text of an Enum member, not its name
 
 
 def registered() -> list[str]:
@@ -83,13 +83,28 @@ def new_queue(config: Config | None, dependencies: Dependencies | None = None) -
         InvalidOptionsError: the type is unknown, or its configuration is not valid.
         UnsupportedError: a dependency is missing or of a kind that the queue cannot use.
     """
-    if config is None or not config.enabled:
+    if config is None:
         return None
+    if not isinstance(config, Config):
+        raise InvalidOptionsError(
+            f"config {type(config).__name__}: must be a Config; Config.from_mapping makes one"
+        )
+    if not config.enabled:
+        return None
+    if dependencies is None:
+        dependencies = Dependencies()
+    elif not isinstance(dependencies, Dependencies):
+        raise UnsupportedError(f"dependencies {type(dependencies).__name__}: must be Dependencies")
     with _lock:
         factory = _factories.get(config.type)
     if factory is None:
         factory = _offered(config.type)
-    return factory(config, Dependencies() if dependencies is None else dependencies)
+    queue = factory(config, dependencies)
+    if not isinstance(queue, Queue):  # above all `None`, which would mean "no queue configured"
+        raise UnsupportedError(
+            f"type {shown(config.type)}: its factory made a {type(queue).__name__}, not a Queue"
+        )
+    return queue
 
 
 def open_queue(
@@ -152,20 +167,27 @@ def _url(target: object) -> sa.URL:
         raise InvalidOptionsError(f"target {type(target).__name__}: must be a URL or an Engine")
     try:
         return sa.make_url(target)
-    except sa.exc.ArgumentError:  # its text holds the URL, and so perhaps a password
+    # Their texts hold parts of the URL, perhaps of a password that has an @ or a colon in it.
+    except (sa.exc.ArgumentError, ValueError):
         raise InvalidOptionsError("target: is not a database URL") from None
 
 
 def _offered(type_: str) -> Factory:
     for point in entry_points(group=ENTRY_POINT_GROUP, name=type_):
         factory: Factory = point.load()
+        if not callable(factory):
+            raise InvalidOptionsError(
+                f"type {shown(type_)}: entry point {point.value} is not callable"
+            )
         return factory
-    raise InvalidOptionsError(f"type {type_!r}: unknown; registered are {', '.join(registered())}")
+    raise InvalidOptionsError(
+        f"type {shown(type_)}: unknown; registered are {', '.join(registered())}"
+    )
 
 
 def _inner(config: Config, kind: type[EngineConfig]) -> EngineConfig:
     inner = config.config
-    if inner is None or isinstance(inner, dict):
+    if inner is None or isinstance(inner, Mapping):
         return kind.from_mapping(inner)
     if isinstance(inner, EngineConfig):
         return inner
@@ -180,9 +202,8 @@ def _log_store_queue(config: Config, dependencies: Dependencies) -> Queue:
         )
     from queue_lib.stores.sql.open import open_sql_store
 
-    return new_store_queue(
-        open_sql_store(dependencies.engine), _inner(config, LogStoreQueueConfig)
-    )
+    settings = _inner(config, LogStoreQueueConfig)
+    return new_store_queue(open_sql_store(dependencies.engine), settings)
 
 
 def _memory_queue(config: Config, dependencies: Dependencies) -> Queue:

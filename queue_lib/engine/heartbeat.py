@@ -52,6 +52,7 @@ class Heartbeat:
     def _renew(self) -> bool:
         runs = self._ledger.renewable()
         if not runs:
+            self.service.succeeded()  # nothing that an earlier error could be about is left
             return True
         asked = time.monotonic()
         try:

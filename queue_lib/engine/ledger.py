@@ -15,6 +15,8 @@ from queue_lib.message import CancelReason
 
 __all__ = ["Ledger"]
 
+_here = threading.local()  # .handles: this thread runs handlers, of whichever subscription
+
 
 class Ledger:
     """The runs of a subscription. Thread-safe."""
@@ -23,7 +25,9 @@ class Ledger:
         self._lock = threading.Lock()
         self._runs: dict[str, Run] = {}  # by claim token; guarded by _lock
         self._workers: dict[Run, int] = {}  # the thread of each handler; guarded by _lock
-        self._closers: set[int] = set()  # handler threads inside `wait_empty`; guarded by _lock
+        self._closers: set[int | None] = (
+            set()
+        )  # handlers that called `wait_empty`; guarded by _lock
         self._waiters = 0  # guarded by _lock
         self._emptied = threading.Condition(self._lock)
 
@@ -45,7 +49,8 @@ class Ledger:
                 return False
             run.phase = Phase.RUNNING
             self._workers[run] = threading.get_ident()
-            return True
+        _here.handles = True
+        return True
 
     def end(self, run: Run) -> bool:
         """The handler returned; `False` if its outcome is void (and its slot is free)."""
@@ -104,17 +109,20 @@ class Ledger:
     def wait_empty(self, timeout: float | None) -> bool:
         """Wait until every slot is free and every handler ended; say whether they did.
 
-        A handler that waits here (it closes its own subscription) does not wait for itself, nor
-        for other handlers that wait here.
+        A handler that waits here does not wait for itself, nor for handlers of this subscription
+        that close it, too: they would wait for each other. Everybody else waits for all of them.
         """
         me = threading.get_ident()
+        is_empty = self._is_empty_locked
+        if getattr(_here, "handles", False):
+            is_empty = self._is_empty_but_for_closers_locked
         with self._emptied:
             if me in self._workers.values():
                 self._closers.add(me)
                 self._emptied.notify_all()
             self._waiters += 1
             try:
-                return self._emptied.wait_for(self._is_empty_locked, timeout)
+                return self._emptied.wait_for(is_empty, timeout)
             finally:
                 self._waiters -= 1
 
@@ -124,6 +132,9 @@ class Ledger:
             return threading.get_ident() in self._workers.values()
 
     def _is_empty_locked(self) -> bool:
+        return not self._runs and not self._workers
+
+    def _is_empty_but_for_closers_locked(self) -> bool:
         return all(worker in self._closers for worker in self._workers.values()) and all(
             run in self._workers for run in self._runs.values()
         )
@@ -142,7 +153,8 @@ class Ledger:
     def _remove_locked(self, run: Run) -> None:
         self._runs.pop(run.claim.claim_token, None)
         worker = self._workers.pop(run, None)
+        # Its thread may be in the next run by now, and close the subscription there.
+        if self._closers and worker not in self._workers.values():
+            self._closers.discard(worker)
         if self._waiters:
-            if worker is not None:
-                self._closers.discard(worker)
             self._emptied.notify_all()

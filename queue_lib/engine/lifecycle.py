@@ -38,7 +38,9 @@ class Deadline:
 
     def left(self) -> float | None:
         """Return the seconds that are left, at least 0; `None`: no end."""
-        return None if self._at is None else max(self._at - time.monotonic(), 0.0)
+        if self._at is None:
+            return None
+        return min(max(self._at - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
 
 
 class Service:
@@ -73,8 +75,9 @@ class Service:
         """Start the thread unless it was started or stopped before."""
         with self._lock:
             if self._thread is None and not self._stop.is_set():
-                self._thread = threading.Thread(target=self._supervise, name=self.name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._supervise, name=self.name, daemon=True)
+                thread.start()
+                self._thread = thread
 
     def stop(self) -> None:
         """Ask the body to return. Does not wait."""
@@ -100,16 +103,18 @@ class Service:
             started = time.monotonic()
             try:
                 self._body(self._stop)
-                return
-            except Exception as error:  # noqa: BLE001 - a service outlives whatever its body raises
+            # A service outlives whatever its body raises, also what `threading` would not report.
+            except BaseException as error:
                 if time.monotonic() - started > self._longest_pause:
                     pause = self._pause
                 self.error = f"{type(error).__name__}: {error}"
-                _logger.error(
+                _logger.error(  # noqa: TRY400 - with a traceback only where that says more
                     "%s failed, it starts again in %.1f s: %s", self.name, pause, self.error,
                     # Faults of the store are expected and say what they are; others are bugs.
-                    exc_info=not isinstance(error, QueueError),
+                    exc_info=None if isinstance(error, QueueError) else error,
                 )  # fmt: skip
+            else:
+                return
             if self._stop.wait(pause):
                 return
             pause = min(pause * 2, self._longest_pause)

@@ -36,7 +36,8 @@ class HandlerPool:
     def submit(self, runs: Iterable[Run]) -> None:
         """Hand runs to the threads; does not wait."""
         self._work.extend(runs)
-        self._wake_one()
+        if self._work:
+            self._wake_one()
 
     def stop(self) -> None:
         """Have every thread end once its present run did. Does not wait."""
@@ -72,8 +73,14 @@ class HandlerPool:
             thread = threading.Thread(
                 target=self._work_on, name=f"{self._name}-{len(self._threads)}", daemon=True
             )
-            self._threads.append(thread)
-        thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system has no more threads to give
+                if not self._threads:
+                    raise
+                _logger.warning("%s: fewer threads than asked for: %s", self._name, error)
+            else:
+                self._threads.append(thread)
 
     def _work_on(self) -> None:
         baton = threading.Lock()
@@ -88,8 +95,10 @@ class HandlerPool:
                 self._wake_one()
             try:
                 self._execute(run)
-            except Exception:  # a thread of the pool outlives whatever happens to one run
+            # A thread of the pool outlives whatever happens to one run.
+            except BaseException:
                 _logger.exception("%s: a run was not settled; its lease is left to end", self._name)
+            del run  # or an idle thread keeps the last payload
 
     def _sleep(self, baton: threading.Lock) -> None:
         self._idle.append(baton)

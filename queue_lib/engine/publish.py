@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
-from queue_lib.errors import InvalidMessageError, PayloadTooLargeError, ScheduleTooFarError
+from queue_lib.errors import (
+    InvalidMessageError,
+    PayloadTooLargeError,
+    ScheduleTooFarError,
+    shown,
+)
 from queue_lib.message import Message
 from queue_lib.names import validate_name, validate_text
 
@@ -15,8 +20,6 @@ __all__ = ["MAX_HEADERS_BYTES", "check_messages", "fill_in"]
 
 MAX_HEADERS_BYTES = 64 * 1024
 """Largest set of headers of one message, encoded as JSON."""
-
-_PRIORITIES = range(-(1 << 31), 1 << 31)
 
 
 def check_messages(
@@ -38,14 +41,7 @@ def check_messages(
             _check_headers(message.headers)
         _check_payload(message.payload, max_payload_bytes)
         _check_schedule(message, horizon)
-        if (
-            isinstance(message.priority, bool)
-            or not isinstance(message.priority, int)
-            or message.priority not in _PRIORITIES
-        ):
-            raise InvalidMessageError(
-                f"priority {message.priority!r}: must be a whole number of 32 bits"
-            )
+        _check_priority(message.priority)
 
 
 def fill_in(messages: Sequence[Message]) -> None:
@@ -65,11 +61,11 @@ def _check_headers(headers: object) -> None:
         for what, text in (("name", name), ("value", value)):
             if not isinstance(text, str):
                 raise InvalidMessageError(
-                    f"headers {what} {ascii(text)[:80]} of {ascii(name)[:80]}: must be a string"
+                    f"headers {what} {shown(text)} of {shown(name)}: must be a string"
                 )
             if not _is_unicode(text):
                 raise InvalidMessageError(
-                    f"headers {what} of {ascii(name)[:80]}: holds a lone surrogate"
+                    f"headers {what} of {shown(name)}: holds a lone surrogate"
                 )
     size = len(json.dumps(headers, separators=(",", ":")))
     if size > MAX_HEADERS_BYTES:
@@ -104,9 +100,15 @@ def _check_schedule(message: Message, horizon: datetime) -> None:
         if instant is None:
             continue
         if not isinstance(instant, datetime):
-            raise InvalidMessageError(f"{field} {instant!r}: must be a datetime")
+            raise InvalidMessageError(f"{field} {shown(instant)}: must be a datetime")
         if instant.utcoffset() is None:
-            raise InvalidMessageError(f"{field} {instant!r}: has no time zone")
+            raise InvalidMessageError(f"{field} {instant}: has no time zone")
+        try:
+            instant.astimezone(UTC)
+        except OverflowError:  # stored, it could not be read: every claim of its topic would fail
+            raise InvalidMessageError(
+                f"{field} {instant}: is not in the years 1 to 9999 of UTC"
+            ) from None
     if message.deliver_at is not None and message.deliver_at > horizon:
         raise ScheduleTooFarError(
             f"deliver_at {message.deliver_at.isoformat()}: later than the retention allows, "
@@ -114,3 +116,10 @@ def _check_schedule(message: Message, horizon: datetime) -> None:
             deliver_at=message.deliver_at,
             horizon=horizon,
         )
+
+
+def _check_priority(priority: object) -> None:
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise InvalidMessageError(f"priority {shown(priority)}: must be a whole number")
+    if not -(1 << 31) <= priority < 1 << 31:
+        raise InvalidMessageError(f"priority {shown(priority)}: must be a number of 32 bits")

@@ -64,7 +64,7 @@ class Pump:
         self._done: deque[Run] = deque()  # handlers append, the pump takes
         self._wanted = True  # a claim is worth while now; set by anybody, cleared by the pump
         self._retry_lock = threading.Lock()
-        self._retries: list[float] = []  # heap: when retries of ours are due; guarded by _retry_lock
+        self._retries: list[float] = []  # heap, when retries are due; guarded by _retry_lock
         # Pump thread only:
         self._next_claim = 0.0
         self._next_ack = 0.0
@@ -118,10 +118,15 @@ class Pump:
         return self._request.max_in_flight > 0 or run.claim.message.key != ""
 
     def _loop(self, stop: threading.Event) -> None:
+        self._dispatch([])  # after a failure of this loop: what it had claimed is not forgotten
         while not stop.is_set():
             self._signal.clear()  # before looking: what comes after is seen in the next round
             self._acknowledge()
-            wait = self._claim() if self._claiming else self._give_back()
+            wait = None
+            if self._claiming:
+                wait = self._claim()
+            else:
+                self._give_back()
             if not (self._claiming or len(self._ledger) or self._done or self._abandoned):
                 break
             if self._done:
@@ -165,7 +170,8 @@ class Pump:
     def _ack_failed(self, runs: list[Run], error: Exception) -> None:
         now = time.monotonic()
         lease = self._options.lease_duration.total_seconds()
-        again, given_up = [], []
+        again: list[Run] = []
+        given_up: list[Run] = []
         for run in runs:
             if run.renew_until is None:
                 run.renew_until = now + lease  # a live process must not hold it for ever
@@ -219,7 +225,10 @@ class Pump:
             held_until = asked + self._options.lease_duration.total_seconds()
             runs = [Run(claim, held_until) for claim in batch]
             self._ledger.add(runs)
-            self._dispatch(runs)
+            # Entered first, checked second: a close that began meanwhile either sees these runs
+            # and waits for them, or is seen here, and they are given back without being started.
+            if self._claiming:
+                self._dispatch(runs)
         self._plan(batch, full=len(batch) >= want)
         return self._until(time.monotonic())
 

@@ -56,7 +56,8 @@ class StoreQueue:
     def __init__(self, store: Store, config: EngineConfig) -> None:
         self._store = store
         self._config = config
-        self._closed = False  # guarded by _lock for writing
+        self._closing = False  # no new subscriptions; guarded by _lock for writing
+        self._closed = False  # nothing goes any more; guarded by _lock for writing
         self._reset()
         follow_forks(self)
 
@@ -108,7 +109,7 @@ class StoreQueue:
         **fields: Any,
     ) -> StoreSubscription:
         """See `Subscriber.subscribe`."""
-        self._check_open()
+        self._check_open(to_subscribe=True)
         options = _options(options, fields)
         validate_name("topic", topic)
         validate_name("group", group)
@@ -125,7 +126,7 @@ class StoreQueue:
             self._store, topic, group, handler, options, self._publish_unchecked
         )
         with self._lock:
-            self._check_open()
+            self._check_open(to_subscribe=True)
             self._subscriptions = [s for s in self._subscriptions if not s.ended]
             self._subscriptions.append(subscription)
             self._start_janitor()
@@ -194,16 +195,21 @@ class StoreQueue:
         """See `Queue.close`."""
         deadline = Deadline(timeout)
         with self._lock:
-            self._closed = True
+            self._closing = True
             subscriptions = list(self._subscriptions)
-        # Side by side: all of them stop claiming before any is waited for.
+        # Side by side: all of them stop claiming before any is waited for. The handlers that are
+        # waited for may go on publishing.
         for subscription in subscriptions:
             subscription.begin_close()
-        ended = [subscription.finish_close(deadline) for subscription in subscriptions]
+        ended = [subscription.drain(deadline) for subscription in subscriptions]
+        with self._lock:
+            self._closed = True
         services = [service for service in (self._janitor, self._listener) if service]
         for service in services:
             service.stop()
         bound = Deadline(GRACE)
+        for subscription in subscriptions:
+            subscription.join(bound)
         for service in services:
             service.join(bound.left())
         if any(subscription.runs_here() for subscription in subscriptions):
@@ -218,7 +224,7 @@ class StoreQueue:
 
     def _close_after(self, subscriptions: list[StoreSubscription]) -> None:
         for subscription in subscriptions:
-            subscription.join()
+            subscription.wait_ended()
         self._store.close()
 
     def __enter__(self) -> Self:
@@ -253,8 +259,8 @@ class StoreQueue:
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _check_open(self) -> None:
-        if self._closed:
+    def _check_open(self, *, to_subscribe: bool = False) -> None:
+        if self._closed or (to_subscribe and self._closing):
             raise QueueClosedError("the queue is closed")
 
     def _check_asked(self, topic: str, group: str) -> None:

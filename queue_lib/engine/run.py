@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import time
 
-from queue_lib.message import CancelReason, Cancellation, Delivery
+from queue_lib.message import Cancellation, CancelReason, Delivery
 from queue_lib.stores.base import Claimed
 
 __all__ = ["Phase", "Run"]

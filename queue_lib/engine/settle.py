@@ -76,8 +76,8 @@ class Settler:
         """Dead-letter a claim whose handler must not run (again)."""
         claim = run.claim
         if claim.last_error.startswith(_SEPARATOR):
-            _, attempts, text = claim.last_error.split(_SEPARATOR, 2)
-            self._bury(run, int(attempts), text)
+            _, spent, text = claim.last_error.split(_SEPARATOR, 2)
+            self._bury(run, int(spent), text)
             return
         attempts = claim.attempt - 1
         text = f"attempt {attempts} ended without an outcome: its lease expired"
@@ -137,7 +137,7 @@ class Settler:
                 return write()
             except QueueClosedError:
                 return None
-            except Exception as error:  # noqa: BLE001 - a store is foreign code
+            except Exception as error:
                 now = time.monotonic()
                 if run.renew_until is None:
                     run.renew_until = now + self._options.lease_duration.total_seconds()

@@ -104,28 +104,32 @@ class StoreSubscription:
         """See `Subscription.close`."""
         deadline = Deadline(timeout)
         self.begin_close()
-        return self.finish_close(deadline)
+        ended = self.drain(deadline)
+        self.join(Deadline(GRACE))
+        return ended
 
     def begin_close(self) -> None:
         """Stop claiming and give back what no thread has taken. Does not wait."""
         if self.in_this_process:
             self._pump.stop_claiming()
 
-    def finish_close(self, deadline: Deadline) -> bool:
-        """Wait until the deadline, then cancel and release; say whether all handlers ended."""
+    def drain(self, deadline: Deadline) -> bool:
+        """Wait for the handlers, at the deadline cancel the rest; say whether all had ended."""
         if not self.in_this_process:
             return True
         ended = self._ledger.wait_empty(deadline.left())
         if not ended:
             self._settler.hurry()
             self._pump.hurry(self._ledger.abandon())
-        if not self.runs_here():  # else a handler closes us, and still needs the threads
-            bound = Deadline(GRACE)
+        return ended
+
+    def join(self, bound: Deadline) -> None:
+        """Wait for the threads of a closed subscription, except for handlers that were left."""
+        if self.in_this_process and not self.runs_here():  # else they wait for our caller
             self._pump.service.join(bound.left())
             self._heartbeat.service.join(bound.left())
-            if ended:
+            if self._ledger.wait_empty(0):
                 self._pool.join(bound.left())
-        return ended
 
     @property
     def ended(self) -> bool:
@@ -136,7 +140,7 @@ class StoreSubscription:
         """Say whether the calling thread is one of the handlers."""
         return self.in_this_process and self._ledger.runs_here()
 
-    def join(self) -> None:
+    def wait_ended(self) -> None:
         """Wait for a closed subscription to have written its last outcome."""
         self._ended.wait()
 
@@ -149,6 +153,15 @@ class StoreSubscription:
     # -- running, in a handler thread ----------------------------------------------------------
 
     def _execute(self, run: Run) -> None:
+        try:
+            self._run(run)
+        except BaseException:
+            # Nobody will settle it any more: let go, or the heartbeat would hold it for ever.
+            self._ledger.settled([run])
+            self._pump.slot_freed(run)
+            raise
+
+    def _run(self, run: Run) -> None:
         if not self._ledger.start(run):
             self._pump.slot_freed(run)
             return
@@ -159,24 +172,24 @@ class StoreSubscription:
         elif error is None and not spent:
             self._pump.succeeded(run)
         else:
-            try:
-                if error is None:
-                    self._settler.bury_spent(run)
-                else:
-                    self._settler.fail(run, error)
-            finally:
-                self._ledger.settled([run])
-                self._pump.slot_freed(run)
+            if error is None:
+                self._settler.bury_spent(run)
+            else:
+                self._settler.fail(run, error)
+            self._ledger.settled([run])
+            self._pump.slot_freed(run)
 
     def _handle(self, run: Run) -> BaseException | None:
         """Run the handler; return what it raised."""
         try:
             result = self._handler(run.delivery())
             if result is not None and inspect.isawaitable(result):
+                if inspect.iscoroutine(result):
+                    result.close()  # or Python warns, too, that nobody awaited it
                 raise TypeError("the handler returned an awaitable: handlers are plain functions")  # noqa: TRY301
         # Any exception is a failed attempt, also SystemExit and KeyboardInterrupt: a handler
         # must not be able to end a thread of the pool, or the process.
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             claim = run.claim
             _logger.warning(
                 "delivery %s of %s to %s failed (attempt %d)",

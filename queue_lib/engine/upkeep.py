@@ -54,7 +54,7 @@ def listener(store: WakeSource, wake: Callable[[str], None]) -> Service:
         try:
             store.listen(heard, stop)
         except (UnsupportedError, QueueClosedError) as error:
-            _logger.info("not listening for other processes, polling finds their messages: %s", error)
+            _logger.info("polling for messages of other processes, not listening: %s", error)
             stop.wait()
 
     def heard(topic: str) -> None:

@@ -38,6 +38,8 @@ CLAIMABLE = frozenset((State.READY, State.EXPIRED))
 
 
 class Topic:
+    """A topic: who listens, and what was published."""
+
     __slots__ = ("groups", "messages")
 
     def __init__(self) -> None:

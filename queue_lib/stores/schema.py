@@ -51,7 +51,7 @@ _Token = sa.Text().with_variant(postgresql.UUID(as_uuid=False), "postgresql")
 # A queue's tables turn over completely: vacuum by count, not by a share of the table, and without
 # pauses, or dead rows pile up in front of the claim. (SQLAlchemy 2.0 knows `postgresql_with` for
 # indexes only, hence a statement of its own.)
-_VACUUM = sa.DDL(
+_VACUUM = sa.DDL(  # type: ignore[no-untyped-call]
     "ALTER TABLE %(fullname)s SET (autovacuum_vacuum_scale_factor = 0, "
     "autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 0)"
 ).execute_if(dialect="postgresql")

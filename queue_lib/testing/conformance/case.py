@@ -17,7 +17,17 @@ from queue_lib.options import StartFrom
 from queue_lib.stores.base import Claimed, ClaimRequest, PurgePolicy, Stats, Store
 from queue_lib.testing.clock import ManualClock
 
-__all__ = ["DEADLINE", "GROUP", "OPERATIONS", "TICK", "TOPIC", "StoreCase", "ids", "together"]
+__all__ = [
+    "DEADLINE",
+    "GROUP",
+    "OPERATIONS",
+    "TICK",
+    "TOPIC",
+    "StoreCase",
+    "every_test_requires",
+    "ids",
+    "together",
+]
 
 T = TypeVar("T")
 
@@ -101,7 +111,7 @@ class StoreCase:
 
     def message(
         self,
-        id: str,
+        message_id: str,
         *,
         topic: str = TOPIC,
         key: str = "",
@@ -113,7 +123,7 @@ class StoreCase:
         """Build a message; `due_in` schedules it relative to the test's clock."""
         return Message(
             topic=topic,
-            id=id,
+            id=message_id,
             key=key,
             payload=payload,
             priority=priority,
@@ -122,13 +132,13 @@ class StoreCase:
             published_at=self.clock.instant(),
         )
 
-    def publish(self, *ids: str, **fields: Any) -> None:
+    def publish(self, *message_ids: str, **fields: Any) -> None:
         """Append one message for each id, in one call."""
-        self.store.append([self.message(id, **fields) for id in ids])
+        self.store.append([self.message(name, **fields) for name in message_ids])
 
     def claim(
         self,
-        max: int = 10,
+        limit: int = 10,
         *,
         lease: timedelta | float = 30,
         topic: str = TOPIC,
@@ -136,9 +146,9 @@ class StoreCase:
         cap: int = 0,
         store: Store | None = None,
     ) -> list[Claimed]:
-        """Claim up to `max` deliveries."""
+        """Claim up to `limit` deliveries."""
         duration = lease if isinstance(lease, timedelta) else timedelta(seconds=lease)
-        request = ClaimRequest(topic, group, "runner", max, duration, cap)
+        request = ClaimRequest(topic, group, "runner", limit, duration, cap)
         return (store or self.store).claim(request)
 
     def claim_one(self, **options: Any) -> Claimed:
@@ -160,7 +170,7 @@ class StoreCase:
 
     def extend(self, *claims: Claimed, lease: float = 30) -> set[str]:
         """Extend claims; return the ids of the messages whose deliveries are still held."""
-        held = self.store.extend(claims, timedelta(seconds=lease))
+        held = set(self.store.extend(claims, timedelta(seconds=lease)))
         return {claim.message.id for claim in claims if claim.delivery_id in held}
 
     def do(self, operation: str, claim: Claimed) -> list[str] | bool | None:
@@ -209,6 +219,22 @@ class StoreCase:
 def ids(claims: Iterable[Claimed]) -> list[str]:
     """Return the ids of the claimed messages."""
     return [claim.message.id for claim in claims]
+
+
+def every_test_requires(*capabilities: str) -> Callable[[type[T]], type[T]]:
+    """Mark each test of a class.
+
+    A mark on the class itself would spread: pytest collects the marks of all base classes, so
+    it would hold for every test of a store's own class.
+    """
+
+    def mark(cls: type[T]) -> type[T]:
+        for name, member in list(vars(cls).items()):
+            if name.startswith("test_"):
+                setattr(cls, name, pytest.mark.requires(*capabilities)(member))
+        return cls
+
+    return mark
 
 
 def together(count: int, work: Callable[[int], T]) -> list[T]:

@@ -114,8 +114,8 @@ class ClaimConformance(StoreCase):
 
     # -- next_due: only where a store gives it ---------------------------------------------
 
-    def _next_due(self, max: int = 10) -> tuple[list[str], timedelta | None]:
-        batch = self.claim(max)
+    def _next_due(self, limit: int = 10) -> tuple[list[str], timedelta | None]:
+        batch = self.claim(limit, lease=3600)
         if not isinstance(batch, ClaimBatch):
             pytest.skip("this store's claims do not say when to look again")
         return ids(batch), batch.next_due
@@ -159,6 +159,6 @@ class ClaimConformance(StoreCase):
         self.register()
         self.publish("a", "b")
         self.publish("later", due_in=60)
-        names, due = self._next_due(max=1)
+        names, due = self._next_due(limit=1)
         assert names == ["a"]
         assert due in (None, timedelta(seconds=60))

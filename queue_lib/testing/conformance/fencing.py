@@ -12,7 +12,13 @@ from datetime import timedelta
 import pytest
 
 from queue_lib.stores.base import Claimed, DetailedStats
-from queue_lib.testing.conformance.case import OPERATIONS, TICK, TOPIC, StoreCase
+from queue_lib.testing.conformance.case import (
+    OPERATIONS,
+    TICK,
+    TOPIC,
+    StoreCase,
+    every_test_requires,
+)
 
 __all__ = ["FencingConformance"]
 
@@ -21,44 +27,54 @@ TWINS = ("touched", "untouched")
 Trace = list[object]
 
 
-@pytest.mark.requires("clock")
+def expiry(_: StoreCase, claim: Claimed) -> None:
+    """Nothing to do: the test lets the lease run out."""
+
+
+def release(case: StoreCase, claim: Claimed) -> None:
+    """Give it back."""
+    case.store.release([claim])
+
+
+def retry(case: StoreCase, claim: Claimed) -> None:
+    """Fail, due again at once."""
+    case.retry(claim, last_error="first")
+
+
+def backoff(case: StoreCase, claim: Claimed) -> None:
+    """Fail, due again much later."""
+    case.retry(claim, backoff=50, last_error="first")
+
+
+def ack(case: StoreCase, claim: Claimed) -> None:
+    """Complete it."""
+    case.ack(claim)
+
+
+def kill(case: StoreCase, claim: Claimed) -> None:
+    """Dead-letter it."""
+    case.kill(claim)
+
+
+LOSSES = [
+    *(pytest.param(lose, True, id=f"{lose.__name__}, claimed again") for lose in (
+        expiry, release, retry)),
+    *(pytest.param(lose, False, id=lose.__name__) for lose in (
+        release, retry, backoff, ack, kill)),
+    pytest.param(ack, True, id="ack, next claimed"),
+    pytest.param(kill, True, id="kill, next claimed"),
+]  # fmt: skip
+
+
+@every_test_requires("clock")
 class FencingConformance(StoreCase):
     """Stale claims."""
 
-    def _lose_by_expiry(self, claim: Claimed) -> None:
-        """The caller lets the lease of all claims run out first."""
-
-    def _lose_by_release(self, claim: Claimed) -> None:
-        self.store.release([claim])
-
-    def _lose_by_retry(self, claim: Claimed) -> None:
-        self.retry(claim, last_error="first")
-
-    def _lose_by_backoff(self, claim: Claimed) -> None:
-        self.retry(claim, backoff=50, last_error="first")
-
-    def _lose_by_ack(self, claim: Claimed) -> None:
-        self.ack(claim)
-
-    def _lose_by_kill(self, claim: Claimed) -> None:
-        self.kill(claim)
-
     @pytest.mark.parametrize("operation", OPERATIONS)
-    @pytest.mark.parametrize("reclaimed", [True, False], ids=["reclaimed", "unclaimed"])
-    @pytest.mark.parametrize(
-        "lose",
-        [_lose_by_expiry, _lose_by_release, _lose_by_retry, _lose_by_backoff, _lose_by_ack,
-         _lose_by_kill],
-        ids=lambda lose: lose.__name__.removeprefix("_lose_by_"),
-    )  # fmt: skip
+    @pytest.mark.parametrize(("lose", "reclaim"), LOSSES)
     def test_a_stale_claim_changes_nothing(
-        self,
-        lose: Callable[[FencingConformance, Claimed], None],
-        reclaimed: bool,
-        operation: str,
+        self, lose: Callable[[StoreCase, Claimed], None], reclaim: bool, operation: str
     ) -> None:
-        if lose is FencingConformance._lose_by_expiry and not reclaimed:
-            pytest.skip("nobody took it: the claim still holds (see LeaseConformance)")
         for group in TWINS:
             self.register(group)
         self.publish("head", "next", key="k")
@@ -67,7 +83,7 @@ class FencingConformance(StoreCase):
         self.pass_time(11)
         for group in TWINS:
             lose(self, stale[group])
-            if reclaimed:
+            if reclaim:
                 self.claim(group=group, lease=30)
 
         answer = self.do(operation, stale["touched"])

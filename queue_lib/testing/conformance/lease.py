@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
-
 from queue_lib.stores.base import Stats
-from queue_lib.testing.conformance.case import TICK, StoreCase, ids
+from queue_lib.testing.conformance.case import TICK, StoreCase, every_test_requires, ids
 
 __all__ = ["LeaseConformance"]
 
-@pytest.mark.requires("clock")
+
+@every_test_requires("clock")
 class LeaseConformance(StoreCase):
     """Leases that run out, and leases that are extended."""
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta, timezone
 
-import pytest
-
 from queue_lib.options import StartFrom
 from queue_lib.stores.base import Stats
-from queue_lib.testing.conformance.case import TICK, StoreCase, ids
+from queue_lib.testing.conformance.case import TICK, StoreCase, every_test_requires, ids
 
 __all__ = ["ScheduleConformance"]
 
 
-@pytest.mark.requires("clock")
+@every_test_requires("clock")
 class ScheduleConformance(StoreCase):
     """Scheduled deliveries."""
 

@@ -1,0 +1,49 @@
+# Needs Python 3.11 or newer with venv, and nothing else: every target makes and uses .venv.
+# Another Python: make test PYTHON=python3.13
+
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+ARGS ?=
+
+BIN := $(VENV)/bin
+SETTINGS := setup.cfg pyproject.toml
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint bench build clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
+
+demo: $(VENV)/.demo  ## publish, retry and dead-letter on a SQLite file, and watch it happen
+	$(BIN)/python -m examples.demo $(ARGS)
+
+test: lint  ## lint, then run every test, on servers that the tests start themselves
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+check: lint  ## lint, then run the quick tests that need no server
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not processes" -k "not postgres" $(ARGS)
+
+lint: $(VENV)/.dev  ## check style, types and layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+bench: $(VENV)/.dev  ## measure, against the same statements through the driver alone
+	$(BIN)/python -m benchmarks $(ARGS)
+
+build: $(VENV)/.dev  ## build the source archive and the wheel
+	rm -rf build dist
+	$(BIN)/python -m build
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+# One stamp for each set of extras: running a target again installs nothing.
+$(VENV)/.demo $(VENV)/.dev: $(VENV)/.%: $(SETTINGS)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is older than Python 3.11: make $(MAKECMDGOALS) PYTHON=…" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	touch $@

@@ -1,0 +1,1 @@
+"""Benchmarks: ratios to the raw statements, measured in the same run."""

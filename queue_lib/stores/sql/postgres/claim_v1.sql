@@ -1,0 +1,128 @@
+-- Claiming. See publish_v1.sql and settle_v1.sql first.
+
+-- Passes on the lanes whose head is over (5, 6) but whose follower nobody could see then. Locks
+-- and tries the lanes in one statement, looks for followers in later ones: see settle_v1. A
+-- publisher still open leaves the delivery for the next claim, unless a follower is visible now;
+-- its NOTIFY at commit brings that claim about. (Runs inside claim_v1 only, under its SET clauses.)
+-- name: promote_v1
+create or replace function {q}promote_v1(p_group int, p_now bigint)
+returns void language plpgsql as $$
+declare
+  v_lanes int;
+  v_seqs bigint[];
+  v_free int[];
+begin
+  select {q}lanes_v1(g.topic_id) into v_lanes from {q}groups g where g.id = p_group;
+  select array_agg(o.seq), array_agg(o.stripe) filter (where o.free)
+  into v_seqs, v_free
+  from (
+    select l.seq, l.stripe, pg_try_advisory_xact_lock_shared(v_lanes, l.stripe) as free
+    from (
+      select d.seq, {q}stripe_v1(d.key) as stripe from {q}deliveries d
+      where d.group_id = p_group and d.state in (5, 6)
+      order by d.seq limit 100 for update skip locked
+    ) l
+  ) o;
+  if v_seqs is not null then
+    perform {q}finish_v1(p_group, v_seqs, coalesce(v_free, '{}'), null, {q}now_v1(p_now));
+  end if;
+end $$;
+
+-- Leases what is due, by (priority, seq). Ready rows, timers that ended and leases that ran out
+-- are ranked together; of the latter two, those that are not taken become ready as well, so that
+-- the next claim finds them in one index. An expired lease keeps its token on that way: until
+-- somebody takes it, its holder may still settle it, and the attempt is counted when it is taken.
+-- A claim that gets less than it asked for ends with a row without seq, whose deliver_at is the
+-- time in µs until the group's next timer ends.
+-- name: claim_v1
+create or replace function {q}claim_v1(
+  p_group int, p_limit int, p_lease bigint, p_cap int, p_now bigint default null
+) returns table (
+  seq bigint, token text, attempts int, error text, id text, key text, payload bytea,
+  headers text, priority int, deliver_at bigint, published_at bigint
+) language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
+set enable_mergejoin = off set jit = off as $$
+#variable_conflict use_column
+declare
+  v_now bigint;
+  v_limit int := p_limit;
+  v_leased bigint;
+  v_expired bigint;
+  v_taken bigint[];
+  v_ready bigint[];
+begin
+  perform {q}require_read_committed_v1();
+  if exists (select from {q}deliveries d where d.group_id = p_group and d.state in (5, 6)) then
+    perform {q}promote_v1(p_group, p_now);
+  end if;
+  if p_cap > 0 then
+    -- Capped claims come one after the other, and each counts in a later statement what the one
+    -- before has leased.
+    perform from {q}groups g where g.id = p_group for update;
+  end if;
+  v_now := {q}now_v1(p_now);
+  if p_cap > 0 then
+    -- Counted first, then taken off: an expired lease that this can lock. One that it cannot
+    -- lock may be an extend in flight, begun in time, that brings it back to life: it counts.
+    -- (Reading `at >= v_now` instead would let this claim take its place, one above the cap.)
+    -- One that is locked here stays expired: an extend that waits for it reads its clock later.
+    select count(*) into v_leased from {q}deliveries d where d.group_id = p_group and d.state = 3;
+    select count(*) into v_expired
+    from (
+      select from {q}deliveries d
+      where d.group_id = p_group and d.state = 3 and d.at < v_now
+      order by d.at limit 1000 for update skip locked
+    ) e;
+    v_limit := greatest(least(p_limit, p_cap - v_leased + v_expired), 0);
+  end if;
+  -- SKIP LOCKED: claims never wait for each other, nor for a settlement, and get distinct rows.
+  with ready as materialized (
+    select d.seq, d.priority, d.state from {q}deliveries d
+    where d.group_id = p_group and d.state = 0
+    order by d.priority, d.seq limit v_limit for update skip locked
+  ), ended as materialized (
+    select d.seq, d.priority, d.state from {q}deliveries d
+    where d.group_id = p_group and d.state = 1 and d.at <= v_now
+    order by d.at limit 1000 for update skip locked
+  ), expired as materialized (
+    select d.seq, d.priority, d.state from {q}deliveries d
+    where d.group_id = p_group and d.state = 3 and d.at < v_now
+    order by d.at limit 1000 for update skip locked
+  )
+  select
+    array_agg(c.seq) filter (where c.place <= v_limit),
+    array_agg(c.seq) filter (where c.place > v_limit and c.state <> 0)
+  into v_taken, v_ready
+  from (
+    select u.seq, u.state, row_number() over (order by u.priority, u.seq) as place
+    from (table ready union all table ended union all table expired) u
+  ) c;
+  if v_ready is not null then
+    update {q}deliveries d set state = 0 where d.group_id = p_group and d.seq = any(v_ready);
+  end if;
+  if v_taken is not null then
+    return query
+    with leased as (
+      update {q}deliveries d
+      set state = 3,
+        at = v_now + p_lease,
+        token = gen_random_uuid(),
+        attempts = d.attempts + (d.token is not null)::int
+      where d.group_id = p_group and d.seq = any(v_taken)
+      returning d.seq, d.token, d.attempts, d.error, d.key, d.priority
+    )
+    select l.seq, l.token::text, l.attempts, l.error, m.id, l.key, coalesce(m.payload, ''),
+      m.headers, l.priority, coalesce(m.deliver_at, 0), coalesce(m.published_at, 0)
+    from leased l left join {q}messages m on m.seq = l.seq
+    order by l.priority, l.seq;
+  end if;
+  if coalesce(cardinality(v_taken), 0) < p_limit then
+    return query
+    select null::bigint, null::text, null::int, null::text, null::text, null::text, null::bytea,
+      null::text, null::int, greatest(d.at - v_now, 0), null::bigint
+    from {q}deliveries d
+    where d.group_id = p_group and d.state = 1
+    order by d.at limit 1;
+  end if;
+end $$;

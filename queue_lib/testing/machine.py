@@ -1,0 +1,254 @@
+"""A Hypothesis state machine that drives any store and the reference model side by side.
+
+::
+
+    def test_my_store_agrees_with_the_model():
+        check_against_model(lambda clock: MyStore(clock=clock))
+
+Every claim ever made stays in play, so stale tokens keep coming back. All answers are compared,
+the order of claims included: it is defined, by (priority, age) among the due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
+
+from queue_lib.message import HEADER_DEAD_LETTER_DELIVERY_ID, Message
+from queue_lib.names import delivery_id
+from queue_lib.options import StartFrom
+from queue_lib.stores.base import (
+    ClaimBatch,
+    Claimed,
+    ClaimRequest,
+    DetailedStats,
+    PurgePolicy,
+    Store,
+)
+from queue_lib.testing.clock import ManualClock
+from queue_lib.testing.model import Model, Row
+
+__all__ = ["StoreMachine", "check_against_model"]
+
+MakeStore = Callable[[ManualClock], Store]
+"""Returns a new, empty store on the given clock."""
+
+_topics = st.sampled_from(["orders", "refunds"])
+_groups = st.sampled_from(["billing", "audit"])
+_seconds = st.integers(0, 8).map(lambda seconds: timedelta(seconds=seconds))
+_leases = st.integers(1, 10).map(lambda seconds: timedelta(seconds=seconds))
+_errors = st.sampled_from(["", "first error", "other error"])
+_drafts = st.fixed_dictionaries(
+    {
+        "topic": _topics,
+        "key": st.sampled_from(["", "", "k", "K", "k "]),
+        "priority": st.integers(-1, 1),
+        "due_in": st.none() | st.integers(-3, 12),
+        "copy": st.sampled_from([False, False, False, True]),
+        # How many messages back to take the id from; none: a new one.
+        "repeats": st.none() | st.none() | st.integers(1, 10),
+    }
+)
+# Half a second beside every boundary: whether an age of exactly the retention is too old is open.
+_retentions = st.sampled_from([0.5, 5.5, 20.5]).map(lambda seconds: timedelta(seconds=seconds))
+
+_MARK_OF_A_COPY = {HEADER_DEAD_LETTER_DELIVERY_ID: "00000000-0000-0000-0000-000000000000"}
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """The rules; `check_against_model` runs them."""
+
+    claims = Bundle("claims")
+
+    def __init__(self, make_store: MakeStore) -> None:
+        super().__init__()
+        self.clock = ManualClock()
+        self.store = make_store(self.clock)
+        self.model = Model()
+        self.published = 0
+        self.tokens: set[str] = set()
+        self.attempts: dict[tuple[str, int], int] = {}  # the last seen, by group and seq
+
+    def teardown(self) -> None:
+        """End one example."""
+        self.store.close()
+
+    @initialize(start_from=st.sampled_from(StartFrom))
+    def begin_with_a_group(self, start_from: StartFrom) -> None:
+        """Make sure that there is somebody to deliver to."""
+        self.register("orders", "billing", start_from)
+
+    @rule(topic=_topics, group=_groups, start_from=st.sampled_from(StartFrom))
+    def register(self, topic: str, group: str, start_from: StartFrom) -> None:
+        self.store.ensure_group(topic, group, start_from)
+        self.model.register(topic, group, start_from, self.clock())
+
+    @rule(drafts=st.lists(_drafts, min_size=1, max_size=5))
+    def append(self, drafts: Sequence[dict[str, Any]]) -> None:
+        messages = [self._message(**draft) for draft in drafts]
+        self.store.append(messages)
+        self.model.append(messages, self.clock())
+
+    def _message(
+        self,
+        topic: str,
+        key: str,
+        priority: int,
+        due_in: int | None,
+        copy: bool,
+        repeats: int | None,
+    ) -> Message:
+        if repeats is None or repeats > self.published:
+            self.published += 1
+            number = self.published
+        else:
+            number = self.published - repeats + 1
+        return Message(
+            topic=topic,
+            payload=f"{topic} {key} {priority}".encode(),
+            key=key,
+            id=f"m{number}",
+            headers=_MARK_OF_A_COPY if copy else None,
+            deliver_at=None if due_in is None else self.clock.instant(due_in),
+            published_at=self.clock.instant(),
+            priority=priority,
+        )
+
+    @rule(
+        target=claims,
+        topic=_topics,
+        group=_groups,
+        limit=st.integers(1, 4),
+        lease=_leases,
+        cap=st.sampled_from([0, 0, 1, 2, 3]),
+    )
+    def claim(self, topic: str, group: str, limit: int, lease: timedelta, cap: int) -> Any:
+        now = self.clock()
+        request = ClaimRequest(topic, group, "machine", limit, lease, cap)
+        expected = self.model.claimable(request, now)
+        got = self.store.claim(request)
+        assert [_seen(claim) for claim in got] == [_foreseen(row, group) for row in expected]
+        until = self.clock() + int(lease / timedelta(microseconds=1))
+        for claim, row in zip(got, expected, strict=True):
+            assert claim.claim_token not in self.tokens, "a token came back"
+            self.tokens.add(claim.claim_token)
+            self.model.lease(row, claim.claim_token, until)
+            known = (group, row.kept.seq)
+            assert claim.attempt >= self.attempts.get(known, 1), "attempts fell"
+            self.attempts[known] = claim.attempt
+        if got and cap:
+            rows = self.model.groups[topic, group]
+            assert self.model.in_flight(rows, now) <= cap, "more in flight than the cap"
+        if isinstance(got, ClaimBatch):
+            due = self.model.next_due(topic, group, now)
+            was_full = len(got) == limit or cap > 0
+            assert got.next_due == due or (was_full and got.next_due is None)
+        return multiple(*got)
+
+    @rule(some=st.lists(claims, min_size=1, max_size=4, unique_by=lambda claim: claim.claim_token))
+    def ack(self, some: Sequence[Claimed]) -> None:
+        held = self._held(some)
+        assert set(self.store.ack(some)) == set(held)
+        for row in held.values():
+            self.model.ack(row, self.clock())
+
+    @rule(some=st.lists(claims, min_size=1, max_size=4, unique_by=lambda claim: claim.claim_token))
+    def release(self, some: Sequence[Claimed]) -> None:
+        held = self._held(some)
+        self.store.release(some)
+        for row in held.values():
+            self.model.release(row, self.clock())
+
+    @rule(
+        some=st.lists(claims, min_size=1, max_size=4, unique_by=lambda claim: claim.claim_token),
+        lease=_leases,
+    )
+    def extend(self, some: Sequence[Claimed], lease: timedelta) -> None:
+        now = self.clock()
+        alive = {name: row for name, row in self._held(some).items() if row.lease_end >= now}
+        assert set(self.store.extend(some, lease)) == set(alive)
+        for row in alive.values():
+            row.lease_end = now + int(lease / timedelta(microseconds=1))
+
+    @rule(claim=claims, backoff=_seconds, error=_errors)
+    def retry(self, claim: Claimed, backoff: timedelta, error: str) -> None:
+        row = self.model.held(claim)
+        assert self.store.retry(claim, backoff, error) is (row is not None)
+        if row is not None:
+            self.model.retry(row, backoff, error, self.clock())
+
+    @rule(claim=claims, error=_errors)
+    def kill(self, claim: Claimed, error: str) -> None:
+        row = self.model.held(claim)
+        assert self.store.kill(claim, error) is (row is not None)
+        if row is not None:
+            self.model.kill(row, error, self.clock())
+
+    @rule(dead=_retentions, acked=_retentions)
+    def purge(self, dead: timedelta, acked: timedelta) -> None:
+        policy = PurgePolicy(dead_retention=dead, acked_retention=acked)
+        assert self.store.purge(policy, 1000) == self.model.purge(policy, self.clock())
+
+    @rule(duration=_seconds, tick=st.sampled_from([0, 0, 1]))
+    def time_passes(self, duration: timedelta, tick: int) -> None:
+        self.clock.advance(duration + timedelta(microseconds=tick))
+
+    @invariant()
+    def stats_agree(self) -> None:
+        for topic, group in self.model.groups:
+            assert self.store.stats(topic, group) == self.model.stats(topic, group)
+            if isinstance(self.store, DetailedStats):
+                close = self.model.group_stats(topic, group, self.clock())
+                assert self.store.group_stats(topic, group) == close
+
+    @invariant()
+    def each_lane_has_one_head(self) -> None:
+        for rows in self.model.groups.values():
+            for row in rows:
+                assert row.token is None or self.model.is_head(row, rows)
+
+    def _held(self, some: Sequence[Claimed]) -> dict[str, Row]:
+        rows = ((claim.delivery_id, self.model.held(claim)) for claim in some)
+        return {name: row for name, row in rows if row is not None}
+
+
+def check_against_model(make_store: MakeStore, **options: Any) -> None:
+    """Run the machine; raises `AssertionError` and prints the steps that led to a disagreement.
+
+    `options` go to `hypothesis.settings`; what is missing comes from the profile in force.
+    """
+
+    class ThisStoreMachine(StoreMachine):
+        def __init__(self) -> None:
+            super().__init__(make_store)
+
+    given = {
+        "stateful_step_count": 40,
+        "deadline": None,
+        "suppress_health_check": list(HealthCheck),
+        **options,
+    }
+    run_state_machine_as_test(ThisStoreMachine, settings=settings(**given))
+
+
+def _seen(claim: Claimed) -> tuple[object, ...]:
+    return claim.delivery_id, claim.group, claim.attempt, claim.last_error, claim.message
+
+
+def _foreseen(row: Row, group: str) -> tuple[object, ...]:
+    # A lease that ran out has spent an attempt by the time it is claimed again.
+    attempt = row.attempts + 1 + (row.token is not None)
+    return delivery_id(row.kept.message.id, group), group, attempt, row.error, row.kept.message

@@ -1,0 +1,1 @@
+"""What the package promises besides behaviour: names, documentation, layers, packaging."""

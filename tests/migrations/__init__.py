@@ -1,0 +1,1 @@
+"""Migrations: the tables they make, concurrent runs, host applications, the wheel."""

@@ -1,0 +1,67 @@
+"""Ten processes that start together, as the workers of a web server do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import sqlalchemy as sa
+
+from queue_lib import migrate
+from queue_lib.stores.schema import build_tables
+from tests.migrations.inspection import contents
+
+_PROCESSES = 10
+
+# Everything that takes time is loaded before the parent gives the word.
+_CHILD = """
+import sys
+from alembic import command
+from queue_lib import migrate
+config = migrate.alembic_config(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+if sys.argv[2] == "api":
+    migrate.upgrade(sys.argv[1])
+else:
+    command.upgrade(config, "head")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.timeout(120)
+def test_processes_that_migrate_at_once(database_url):
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", _CHILD, database_url, ("api", "command")[number % 2]],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(_PROCESSES)
+    ]
+    try:
+        for child in children:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n"
+        for child in children:
+            assert child.stdin is not None
+            child.stdin.write("go\n")
+            child.stdin.flush()
+        errors = [child.communicate()[1] for child in children]
+    finally:
+        for child in children:
+            child.kill()
+            child.communicate()
+    assert [child.returncode for child in children] == [0] * _PROCESSES, errors
+    tables = build_tables()
+    engine = sa.create_engine(database_url, poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        found = contents(connection, tables)
+    migrate.downgrade(engine, revision="base")
+    with engine.begin() as connection:
+        tables.metadata.create_all(connection)
+        assert contents(connection, tables) == found

@@ -47,7 +47,7 @@ def databases(kind: str) -> Iterator[Callable[[], sa.URL]]:
             numbers = iter(range(1_000_000))
             yield lambda: prepare(sa.make_url(f"sqlite:///{folder}/{next(numbers)}.db"))
             return
-        with PostgresServer(fsync=True) as server:
+        with PostgresServer(durable=True) as server:
             made: list[str] = []
 
             def fresh() -> sa.URL:

@@ -47,11 +47,16 @@ class RawResult:
 
     scalar_one = scalar_one_or_none = scalar
 
-    def scalars(self) -> list[Any]:
-        return [row[0] for row in self.fetchall()]
+    def scalars(self) -> _List:
+        return _List(row[0] for row in self.fetchall())
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.fetchall())
+
+
+class _List(list[Any]):
+    def all(self) -> list[Any]:
+        return self
 
 
 class RawConnection:

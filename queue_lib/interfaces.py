@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 from queue_lib.message import Delivery, Message
 from queue_lib.options import SubscribeOptions
@@ -31,12 +31,17 @@ lease was lost runs again elsewhere.
 """
 
 
+H = TypeVar("H", bound=Handler)
+
+
 @dataclass(frozen=True, slots=True)
 class SubscriptionHealth:
     """How one subscription is doing."""
 
     topic: str
+    """What it consumes."""
     group: str
+    """Its consumer group."""
     running: bool
     """Its threads are alive in this process."""
     held: int
@@ -119,6 +124,20 @@ class Subscriber(Protocol):
             InvalidRequestError: a name or an option; nothing was registered.
             LockerRequiredError: the store needs a locker to consume; nothing was registered.
             QueueClosedError: the queue is closed.
+        """
+        ...
+
+    def subscriber(
+        self, topic: str, group: str, options: SubscribeOptions | None = None, **fields: Any
+    ) -> Callable[[H], H]:
+        """Subscribe the decorated function, at once; it stays callable as it was.
+
+        ::
+
+            @queue.subscriber("orders", "billing", concurrency=8)
+            def bill(delivery): ...
+
+        Takes and raises what `subscribe` does. `Queue.close` ends the subscription.
         """
         ...
 

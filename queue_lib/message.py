@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -109,13 +108,6 @@ class Cancellation:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._reason,)
-
-
-def _after_fork_in_child() -> None:
-    Cancellation._making = threading.Lock()  # noqa: SLF001 - a thread of the parent may have held it
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 @dataclass(slots=True)

@@ -81,7 +81,8 @@ def new_queue(config: Config | None, dependencies: Dependencies | None = None) -
 
     Raises:
         InvalidOptionsError: the type is unknown, or its configuration is not valid.
-        UnsupportedError: a dependency is missing or of a kind that the queue cannot use.
+        UnsupportedError: a dependency is missing or of a kind that the queue cannot use, or the
+            factory made nothing.
     """
     if config is None:
         return None
@@ -99,11 +100,9 @@ def new_queue(config: Config | None, dependencies: Dependencies | None = None) -
         factory = _factories.get(config.type)
     if factory is None:
         factory = _offered(config.type)
-    queue = factory(config, dependencies)
-    if not isinstance(queue, Queue):  # above all `None`, which would mean "no queue configured"
-        raise UnsupportedError(
-            f"type {shown(config.type)}: its factory made a {type(queue).__name__}, not a Queue"
-        )
+    queue: Queue | None = factory(config, dependencies)
+    if queue is None:  # a return that was forgotten must not mean "no queue is configured"
+        raise UnsupportedError(f"type {shown(config.type)}: its factory returned None")
     return queue
 
 

@@ -21,7 +21,8 @@ import sqlalchemy as sa
 
 __all__ = ["Postgres", "PostgresServer", "ServerUnavailableError"]
 
-_START_SECONDS = 60.0
+_START_SECONDS = 30.0
+_TRIES = 3
 _WHEEL_FOLDER = "pginstall"
 
 # Waits for the end of the owner, whose end of the pipe closes even after a SIGKILL; then stops the
@@ -79,9 +80,9 @@ class PostgresServer(Postgres):
         self._process: subprocess.Popen[bytes] | None = None
         self._fsync = "on" if durable else "off"
         self._user = _unprivileged_user()
-        self._folder = _make_folder(self._user)
+        self.folder = _make_folder(self._user)
         self._watchdog = subprocess.Popen(
-            ["/bin/sh", "-c", _WATCHDOG, "watchdog", str(self._folder)],
+            ["/bin/sh", "-c", _WATCHDOG, "watchdog", str(self.folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -100,16 +101,12 @@ class PostgresServer(Postgres):
 
     def start(self) -> None:
         """Start the server and wait until it takes connections; a restart keeps the port."""
-        deadline = time.monotonic() + _START_SECONDS
-        while time.monotonic() < deadline:
-            # A free port may be somebody else's by the time the server asks for it; and after
-            # `kill` the server does not start before its old backends have noticed.
+        for _ in range(_TRIES):  # a free port may be somebody else's when the server asks for it
             port = self._url.port or _free_port()
-            if self._start(port, deadline):
+            if self._start(port):
                 self._url = self._url.set(port=port)
                 return
-            time.sleep(0.05)
-        log = self._folder.joinpath("log").read_text(errors="replace")[-2000:]
+        log = self.folder.joinpath("log").read_text(errors="replace")[-2000:]
         raise ServerUnavailableError(f"PostgreSQL does not start: {log}")
 
     def stop(self) -> None:
@@ -117,8 +114,11 @@ class PostgresServer(Postgres):
         self._end(signal.SIGINT)
 
     def kill(self) -> None:
-        """End the server as a crash would; `start` recovers from its log."""
-        self._end(signal.SIGKILL)
+        """End the server as a crash does: at once, without a checkpoint; `start` recovers.
+
+        (Not by SIGKILL: that leaves the backends, which go on answering.)
+        """
+        self._end(signal.SIGQUIT)
 
     def restart(self) -> None:
         """Stop in good order and start again, on the same port."""
@@ -128,7 +128,7 @@ class PostgresServer(Postgres):
     def close(self) -> None:
         """Stop the server and remove its files. Idempotent."""
         self.stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
         self._watchdog.communicate()
 
     def __enter__(self) -> Self:
@@ -137,10 +137,11 @@ class PostgresServer(Postgres):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _start(self, port: int, deadline: float) -> bool:
+    def _start(self, port: int) -> bool:
+        deadline = time.monotonic() + _START_SECONDS
         command: list[str | Path] = [self._programs / "postgres", "-D", "data", "-p", str(port)]
         command += ["-h", "127.0.0.1", "-k", "", "-c", f"fsync={self._fsync}"]
-        with self._folder.joinpath("log").open("ab") as log:
+        with self.folder.joinpath("log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, start_new_session=True, **self._surroundings()
             )
@@ -154,7 +155,7 @@ class PostgresServer(Postgres):
     def _is_ready(self) -> bool:
         """Read what `pg_ctl` reads: the server's own word, in the last line of its pid file."""
         try:
-            lines = self._folder.joinpath("data", "postmaster.pid").read_text().split("\n")
+            lines = self.folder.joinpath("data", "postmaster.pid").read_text().split("\n")
         except FileNotFoundError:
             return False
         ours = self._process is not None and lines[0] == str(self._process.pid)
@@ -168,7 +169,7 @@ class PostgresServer(Postgres):
 
     def _surroundings(self) -> dict[str, Any]:
         environment = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C", "TZ": "UTC"}
-        return {"cwd": self._folder, "env": environment, **self._user}
+        return {"cwd": self.folder, "env": environment, **self._user}
 
     def _run(self, *command: str | Path) -> None:
         done = subprocess.run(
@@ -194,7 +195,7 @@ class PostgresServer(Postgres):
 
     def _copy_wheel(self, programs: Path) -> Path:
         """Copy the programs to where the server's user can reach them: root's home is closed."""
-        copy = self._folder / _WHEEL_FOLDER
+        copy = self.folder / _WHEEL_FOLDER
         shutil.copytree(programs.parent, copy, symlinks=True)
         for path in (copy, *copy.rglob("*")):
             os.chown(path, self._user["user"], self._user["group"], follow_symlinks=False)

@@ -11,6 +11,7 @@ from alembic import context, op
 from sqlalchemy.dialects import postgresql
 
 from queue_lib.migrate import configured_tables
+from queue_lib.stores.schema import Tables
 
 revision = "ql0001"
 down_revision = None
@@ -19,16 +20,44 @@ depends_on = None
 
 _KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _TEXT = sa.Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
+_CURRENT_SCHEMA = "{current_schema}"
 _TOKEN = sa.Text().with_variant(postgresql.UUID(as_uuid=False), "postgresql")
 
 
 def upgrade() -> None:
     """Create the tables, and on PostgreSQL the functions."""
     tables = configured_tables(context.config)
-    prefix, schema = tables.prefix, tables.schema
     is_postgresql = op.get_context().dialect.name == "postgresql"
     if is_postgresql:
-        op.execute(sa.schema.CreateSequence(_message_sequence(prefix, schema)))
+        op.execute(sa.schema.CreateSequence(_message_sequence(tables)))
+    _create_tables(tables.prefix, tables.schema)
+    if is_postgresql:
+        for name in ("messages", "deliveries"):
+            op.execute(
+                tables.qualify(
+                    f"ALTER TABLE {{q}}{name} SET (autovacuum_vacuum_scale_factor = 0, "
+                    "autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 0)"
+                )
+            )
+        _install_functions(tables)
+
+
+def downgrade() -> None:
+    """Drop everything, with its rows."""
+    tables = configured_tables(context.config)
+    is_postgresql = op.get_context().dialect.name == "postgresql"
+    if is_postgresql:
+        from queue_lib.stores.sql.postgres.functions import FUNCTIONS
+
+        for name in reversed(FUNCTIONS):
+            op.execute(tables.qualify(f"DROP FUNCTION IF EXISTS {{q}}{name}"))
+    for name in ("deliveries", "messages", "groups", "topics"):
+        op.drop_table(f"{tables.prefix}{name}", schema=tables.schema)
+    if is_postgresql:
+        op.execute(sa.schema.DropSequence(_message_sequence(tables)))
+
+
+def _create_tables(prefix: str, schema: str | None) -> None:
     op.create_table(
         f"{prefix}topics",
         sa.Column("id", sa.Integer(), sa.Identity(always=True), primary_key=True),
@@ -95,24 +124,22 @@ def upgrade() -> None:
             postgresql_where=sa.text(where),
             sqlite_where=sa.text(where),
         )
-    if is_postgresql:
-        for name in ("messages", "deliveries"):
-            op.execute(
-                tables.qualify(
-                    f"ALTER TABLE {{q}}{name} SET (autovacuum_vacuum_scale_factor = 0, "
-                    "autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 0)"
-                )
+
+
+def _message_sequence(tables: Tables) -> sa.Sequence:
+    return sa.Sequence(f"{tables.prefix}message_seq", data_type=sa.BigInteger, schema=tables.schema)
+
+
+def _install_functions(tables: Tables) -> None:
+    from queue_lib.stores.sql.postgres.functions import install_functions, render_functions
+
+    if not context.is_offline_mode():
+        install_functions(op.get_bind(), tables)
+        return
+    for text in render_functions(tables, tables.schema or _CURRENT_SCHEMA):
+        if tables.schema is None:  # which schema that is, only the session that runs this knows
+            text = (
+                f"DO $queue_lib$ BEGIN EXECUTE replace($function${text}$function$, "
+                f"'{_CURRENT_SCHEMA}', current_schema()); END $queue_lib$"
             )
-
-
-def downgrade() -> None:
-    """Drop everything, with its rows."""
-    tables = configured_tables(context.config)
-    for name in ("deliveries", "messages", "groups", "topics"):
-        op.drop_table(f"{tables.prefix}{name}", schema=tables.schema)
-    if op.get_context().dialect.name == "postgresql":
-        op.execute(sa.schema.DropSequence(_message_sequence(tables.prefix, tables.schema)))
-
-
-def _message_sequence(prefix: str, schema: str | None) -> sa.Sequence:
-    return sa.Sequence(f"{prefix}message_seq", data_type=sa.BigInteger, schema=schema)
+        op.execute(text.replace(":", r"\:"))  # no bind parameters

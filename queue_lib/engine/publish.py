@@ -103,19 +103,18 @@ def _check_schedule(message: Message, horizon: datetime) -> None:
             raise InvalidMessageError(f"{field} {shown(instant)}: must be a datetime")
         if instant.utcoffset() is None:
             raise InvalidMessageError(f"{field} {instant}: has no time zone")
+        if field == "deliver_at" and instant > horizon:
+            raise ScheduleTooFarError(
+                f"deliver_at {instant}: later than the retention allows, {horizon}",
+                deliver_at=instant,
+                horizon=horizon,
+            )
         try:
             instant.astimezone(UTC)
         except OverflowError:  # stored, it could not be read: every claim of its topic would fail
             raise InvalidMessageError(
                 f"{field} {instant}: is not in the years 1 to 9999 of UTC"
             ) from None
-    if message.deliver_at is not None and message.deliver_at > horizon:
-        raise ScheduleTooFarError(
-            f"deliver_at {message.deliver_at.isoformat()}: later than the retention allows, "
-            f"{horizon.isoformat()}",
-            deliver_at=message.deliver_at,
-            horizon=horizon,
-        )
 
 
 def _check_priority(priority: object) -> None:

@@ -42,7 +42,9 @@ class ClaimRequest:
     """One claim."""
 
     topic: str
+    """Whose messages."""
     group: str
+    """Whose deliveries."""
     runner_id: str
     """Who claims: for debugging only."""
     max: int

@@ -104,10 +104,10 @@ class FaultyStore(StoreWrapper):
     ::
 
         store = FaultyStore(MemoryStore())
-        store.fail("ack")                               # the next ack changes nothing and raises
-        store.fail("ack", times=3, applied=True)        # three are applied, their answers lost
-        store.fail("extend", StoreError("broken"), times=None)      # until `heal`
-        store.fail("append", when=lambda messages: messages[0].topic == "orders.dead")
+        store.fail_on("ack")                               # the next ack changes nothing and raises
+        store.fail_on("ack", times=3, applied=True)        # three are applied, their answers lost
+        store.fail_on("extend", StoreError("broken"), times=None)      # until `heal`
+        store.fail_on("append", when=lambda messages: messages[0].topic == "orders.dead")
     """
 
     def __init__(self, store: Store) -> None:
@@ -116,7 +116,7 @@ class FaultyStore(StoreWrapper):
         self.raised: Counter[str] = Counter()  # how many calls of each method were made to fail
         super().__init__(store)
 
-    def fail(
+    def fail_on(
         self,
         method: str,
         error: BaseException | None = None,
@@ -181,7 +181,7 @@ class PausingStore(StoreWrapper):
 
     ::
 
-        with store.pause("ack") as pause:       # the next ack
+        with store.pause_on("ack") as pause:       # the next ack
             queue.publish(message)
             pause.wait_reached()                # somebody is inside it, nothing is applied yet
             ...                                 # what must not go wrong now
@@ -193,7 +193,7 @@ class PausingStore(StoreWrapper):
         self._pauses: list[Pause] = []  # guarded by _lock
         super().__init__(store)
 
-    def pause(self, method: str, *, applied: bool = False) -> Pause:
+    def pause_on(self, method: str, *, applied: bool = False) -> Pause:
         """Stop the next call of `method`: before it is applied, or after."""
         pause = Pause(method, applied)
         with self._lock:

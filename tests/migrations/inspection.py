@@ -5,8 +5,9 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from queue_lib.stores.schema import Tables
+from queue_lib.stores.sql.postgres.functions import drop_functions, install_functions
 
-__all__ = ["contents", "relations"]
+__all__ = ["contents", "expected_contents", "relations"]
 
 _SQLITE = "SELECT type || ' ' || name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"
 
@@ -30,6 +31,9 @@ SELECT 'constraint ' || conname, pg_get_constraintdef(oid)
 UNION ALL
 SELECT 'sequence ' || sequencename, data_type || ' ' || increment_by
   FROM pg_sequences WHERE schemaname = CAST(:schema AS text)
+UNION ALL
+SELECT 'function ' || proname, pg_get_functiondef(oid)
+  FROM pg_proc WHERE pronamespace = CAST(CAST(:schema AS text) AS regnamespace)
 """
 
 _SQLITE_NAMES = "SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"
@@ -42,7 +46,7 @@ SELECT proname FROM pg_proc WHERE pronamespace = CAST(CAST(:schema AS text) AS r
 
 
 def contents(connection: sa.Connection, tables: Tables) -> dict[str, str]:
-    """Describe tables, indexes, constraints and sequences, but for the version table."""
+    """Describe everything of one schema but for the version table."""
     if connection.dialect.name == "sqlite":
         rows = connection.execute(sa.text(_SQLITE))
     else:
@@ -52,6 +56,21 @@ def contents(connection: sa.Connection, tables: Tables) -> dict[str, str]:
         for name, definition in rows
         if tables.version_table not in name
     }
+
+
+def expected_contents(connection: sa.Connection, tables: Tables) -> dict[str, str]:
+    """Describe what the stores' own description of the tables makes, and remove that again."""
+    is_postgresql = connection.dialect.name == "postgresql"
+    if tables.schema:
+        connection.execute(sa.schema.CreateSchema(tables.schema, if_not_exists=True))
+    tables.metadata.create_all(connection)
+    if is_postgresql:
+        install_functions(connection, tables)
+    found = contents(connection, tables)
+    if is_postgresql:
+        drop_functions(connection, tables)
+    tables.metadata.drop_all(connection)
+    return found
 
 
 def relations(connection: sa.Connection, schema: str | None = None) -> set[str]:

@@ -10,23 +10,21 @@ from alembic import command
 
 from queue_lib import migrate
 from queue_lib.stores.schema import build_tables
-from tests.migrations.inspection import contents, relations
+from tests.migrations.inspection import contents, expected_contents, relations
 
 
 @pytest.mark.parametrize("schema", [None, "messaging"])
 def test_the_script_does_what_an_upgrade_does(postgres_url, schema):
     engine = sa.create_engine(postgres_url, poolclass=sa.NullPool)
     tables = build_tables(schema=schema)
-    migrate.upgrade(engine, schema=schema)
-    with engine.connect() as connection:
-        expected = contents(connection, tables), relations(connection, schema)
-    migrate.downgrade(engine, revision="base", schema=schema)
+    with engine.begin() as connection:
+        expected = expected_contents(connection, tables)
 
     script = _script(command.upgrade, postgres_url, "head", schema)
     assert script.index("pg_advisory_xact_lock") < script.index("CREATE TABLE")
     _run(engine, script)
     with engine.connect() as connection:
-        assert (contents(connection, tables), relations(connection, schema)) == expected
+        assert contents(connection, tables) == expected
     assert migrate.current(engine, schema=schema) is not None
 
     _run(engine, _script(command.downgrade, postgres_url, "head:base", schema))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -11,9 +12,9 @@ from alembic.script import ScriptDirectory
 
 from queue_lib import InvalidOptionsError, SchemaError, StoreError, UnsupportedError, migrate
 from queue_lib.stores.schema import DEAD, Tables, build_tables
-from tests.migrations.inspection import contents, relations
+from tests.migrations.inspection import contents, expected_contents, relations
 
-_ROWS = {
+_ROWS: dict[str, list[dict[str, Any]]] = {
     "topics": [{"name": "orders"}],
     "groups": [{"topic_id": 1, "name": "billing", "created_at": 5}],
     "messages": [
@@ -32,9 +33,7 @@ _ROWS = {
         }
         for seq in (1, 2)
     ],
-    "deliveries": [
-        {"group_id": 1, "seq": 1, "state": DEAD, "priority": 0, "attempts": 3, "at": 7}
-    ],
+    "deliveries": [{"group_id": 1, "seq": 1, "state": DEAD, "priority": 0, "attempts": 3, "at": 7}],
 }
 
 
@@ -54,9 +53,7 @@ def _revisions() -> list[str]:
 def test_head_is_what_the_stores_use(engine, prefix):
     tables = build_tables(prefix)
     with engine.begin() as connection:
-        tables.metadata.create_all(connection)
-        expected = contents(connection, tables)
-        tables.metadata.drop_all(connection)
+        expected = expected_contents(connection, tables)
     migrate.upgrade(engine, table_prefix=prefix)
     with engine.connect() as connection:
         assert contents(connection, tables) == expected
@@ -66,10 +63,8 @@ def test_head_in_a_schema_is_what_the_stores_use(postgres_url):
     tables = build_tables(schema="messaging")
     engine = sa.create_engine(postgres_url, poolclass=sa.NullPool)
     with engine.begin() as connection:
-        connection.execute(sa.schema.CreateSchema("messaging"))
-        tables.metadata.create_all(connection)
-        expected = contents(connection, tables)
-        connection.execute(sa.schema.DropSchema("messaging", cascade=True))
+        expected = expected_contents(connection, tables)
+        connection.execute(sa.schema.DropSchema("messaging"))  # upgrade makes it
     migrate.upgrade(postgres_url, schema="messaging")
     with engine.connect() as connection:
         assert contents(connection, tables) == expected

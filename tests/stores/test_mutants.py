@@ -126,12 +126,14 @@ class ForgetsPriorities(MemoryStore):
 class ForgetsAckedIds(MemoryStore):
     """An id is new again once its message was acked."""
 
-    def ack(self, claims: Sequence[Claimed]) -> list[str]:
-        held = super().ack(claims)
-        for claim in claims:
-            if claim.delivery_id in held:
-                self._by_id.pop(claim.message.id, None)
-        return held
+    def append(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            stored = self._by_id.get(message.id)
+            if stored is not None and not stored.deliveries:
+                del self._by_id[message.id]
+                del self._topics[stored.message.topic].messages[stored.seq]
+                stored.resting = None
+        super().append(messages)
 
 
 class BackfillsTwice(MemoryStore):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import sqlalchemy as sa
 
+from queue_lib.errors import UnsupportedError
 from queue_lib.stores.schema import Tables
 from queue_lib.stores.sql import sqlfile
 
@@ -19,8 +20,14 @@ FUNCTIONS = tuple(_TEXTS)
 
 
 def install_functions(connection: sa.Connection, tables: Tables) -> None:
-    """Create or replace the functions, in the schema of the tables."""
+    """Create or replace the functions, in the schema of the tables.
+
+    Raises:
+        UnsupportedError: the tables have no schema of their own, and the connection has none.
+    """
     schema = tables.schema or connection.scalar(sa.select(sa.func.current_schema()))
+    if schema is None:
+        raise UnsupportedError("the search path names no schema: pass one as `schema`")
     for text in render_functions(tables, schema):
         _execute(connection, text)
 

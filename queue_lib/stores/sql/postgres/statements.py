@@ -70,17 +70,183 @@ class PostgresStatements:
         wake: str | None = None,
     ) -> None:
         signature = wake and self._in_transaction
-        batches = list(_batches(rows))
-        with _transaction(connection) if len(batches) > 1 and wake is None else nullcontext():
-            if len(batches) > 1:
-                # All the locks in their order, before the first batch takes its share of them.
-                locked = self._scalar(connection, _LOCK, *_places(rows), _some(r.key for r in rows))
-            for batch in batches:
-                stored = self._append(connection, batch, signature, now)
-        
-        
+        if sum(map(_size, rows)) <= _BATCH_BYTES:
+            stored = self._append(connection, rows, signature, now)
+        else:
+            with _transaction(connection) if wake is None else nullcontext():
+                stored = self._append_batches(connection, rows, signature, now)
+        if not stored:
+            raise UnsupportedError(
+                "a message with a key cannot be published in a transaction stricter than "
+                "READ COMMITTED: its snapshot may be too old to know the message before it"
+            )
+
+    def _append_batches(
+        self,
+        connection: sa.Connection,
+        rows: Sequence[AppendRow],
+        signature: str | None,
+        now: int | None,
+    ) -> bool:
+        """Append more than fits well into memory; the locks of all batches come first, in order.
+
+        The ids are in order only within a batch: two such calls with the same ids may deadlock,
+        which is a transient error.
+        """
+        topics, nth = _topics(rows)
+        keys = _unless_all_none([row.key for row in rows])
+        locked = self._scalar(connection, _LOCK, topics, nth, keys)
+        if locked is None and signature is not None:
+            return False
+        return all(self._append(connection, batch, signature, now) for batch in _batches(rows))
+
+    def _append(
+        self,
+        connection: sa.Connection,
+        rows: Sequence[AppendRow],
+        signature: str | None,
+        now: int | None,
+    ) -> bool:
+        topics, nth = _topics(rows)
+        _, ids, keys, payloads, headers, priorities, due, published, copies = _columns(rows)
+        stored: bool = self._scalar(
+            connection, _APPEND, topics, nth, ids, _unless_all_none(keys), payloads,
+            _unless_all_none(headers), priorities, due, published,
+            copies if any(copies) else None, signature, now,
+        )  # fmt: skip
+        return stored
 
     def peek(
         self, connection: sa.Connection, group_id: int, now: int | None
     ) -> tuple[bool, int | None]:
         return True, None
+
+    def claim(
+        self,
+        connection: sa.Connection,
+        group_id: int,
+        limit: int,
+        lease: int,
+        max_in_flight: int,
+        now: int | None,
+    ) -> tuple[list[ClaimRow], int | None]:
+        found = self._execute(connection, _CLAIM, group_id, limit, lease, max_in_flight, now)
+        rows = [ClaimRow._make(row) for row in found]
+        if rows and rows[-1].seq is None:  # not a delivery: when to look again
+            return rows[:-1], rows[-1].deliver_at
+        return rows, None
+
+    def settle(
+        self,
+        connection: sa.Connection,
+        group_id: int,
+        claims: Sequence[Held],
+        error: str | None,
+        now: int | None,
+    ) -> set[int]:
+        seqs, tokens, keys = _columns(claims)
+        return self._held(
+            connection, _SETTLE, group_id, seqs, tokens, _unless_all_none(keys), error, now
+        )
+
+    def requeue(
+        self,
+        connection: sa.Connection,
+        group_id: int,
+        claims: Sequence[Held],
+        backoff: int,
+        error: str | None,
+        spend: int,
+        now: int | None,
+    ) -> set[int]:
+        seqs, tokens, _ = _columns(claims)
+        return self._held(connection, _REQUEUE, group_id, seqs, tokens, backoff, error, spend, now)
+
+    def extend(
+        self,
+        connection: sa.Connection,
+        group_id: int,
+        claims: Sequence[Held],
+        lease: int,
+        now: int | None,
+    ) -> set[int]:
+        seqs, tokens, _ = _columns(claims)
+        return self._held(connection, _EXTEND, group_id, seqs, tokens, lease, now)
+
+    def purge_dead(
+        self, connection: sa.Connection, retention: int, batch: int, now: int | None
+    ) -> int:
+        gone: int = self._scalar(connection, _PURGE_DEAD, retention, batch, now)
+        return gone
+
+    def purge_messages(
+        self,
+        connection: sa.Connection,
+        retention: int,
+        dead_retention: int,
+        batch: int,
+        now: int | None,
+    ) -> int:
+        gone: int = self._scalar(connection, _PURGE_MESSAGES, retention, dead_retention, batch, now)
+        return gone
+
+    def count(self, connection: sa.Connection, group_id: int, now: int | None) -> StateCounts:
+        return StateCounts._make(self._execute(connection, _COUNT, group_id, now).one())
+
+    def check(self, connection: sa.Connection) -> None:
+        self._execute(connection, _CHECK, self._functions).close()
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _execute(
+        self, connection: sa.Connection, text: str, *parameters: Any
+    ) -> sa.CursorResult[Any]:
+        if connection.dialect.driver != "psycopg":
+            text = text.replace("%b", "%s")
+        return connection.exec_driver_sql(self._qualify(text), parameters)
+
+    def _scalar(self, connection: sa.Connection, text: str, *parameters: Any) -> Any:
+        return self._execute(connection, text, *parameters).scalar()
+
+    def _held(self, connection: sa.Connection, text: str, *parameters: Any) -> set[int]:
+        return set(self._scalar(connection, text, *parameters))
+
+
+def _transaction(connection: sa.Connection) -> AbstractContextManager[Any]:
+    """Open a transaction on a connection of our own, which is on autocommit."""
+    driver: Any = connection.connection.driver_connection
+    context: AbstractContextManager[Any] = driver.transaction()
+    return context
+
+
+def _topics(rows: Sequence[AppendRow]) -> tuple[list[str], list[int] | None]:
+    """Return the distinct topics, sorted, and each row's number in them, from 1."""
+    names = sorted({row.topic for row in rows})
+    if len(names) == 1:
+        return names, None
+    number = {name: nth for nth, name in enumerate(names, 1)}
+    return names, [number[row.topic] for row in rows]
+
+
+def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _unless_all_none(values: list[Any]) -> list[Any] | None:
+    """Return the column, or `None` for one of nulls: shorter, and the functions ask for it."""
+    return None if all(value is None for value in values) else values
+
+
+def _size(row: AppendRow) -> int:
+    return len(row.payload) + len(row.headers or "")
+
+
+def _batches(rows: Sequence[AppendRow]) -> Iterator[Sequence[AppendRow]]:
+    """Cut the rows, in order, into pieces of about `_BATCH_BYTES`."""
+    start = size = 0
+    for end, row in enumerate(rows):
+        size += _size(row)
+        if size > _BATCH_BYTES and end > start:
+            yield rows[start:end]
+            start, size = end, _size(row)
+    yield rows[start:]

@@ -14,9 +14,11 @@
 coalesce(:now, cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000)
 
 -- name: held
--- The fence: rows that are leased under the very tokens of :claims, a JSON object of token -> seq.
--- A row that was claimed again has another token, a forged token has no row.
-group_id = :group and state = 3 and (seq, token) in (select value, key from json_each(:claims))
+-- The fence: rows that still have the very tokens of :claims, a JSON object of token -> seq. A row
+-- that was claimed again has another token, a forged token has no row. State 0: its lease has run
+-- out, a claim has seen that and took others; what it holds is still its last claim.
+group_id = :group and state in (0, 3)
+    and (seq, token) in (select value, key from json_each(:claims))
 
 
 -- name: find_group
@@ -108,8 +110,9 @@ where group_id = :group and seq in (
 )
 
 -- name: end_leases
--- The consumer died or lost its connection: an attempt is spent, and its token opens nothing more.
-update {q}deliveries set state = 0, token = null, attempts = attempts + 1
+-- The token stays: it tells the claim that takes the row to count an attempt, and until then its
+-- holder may still settle it.
+update {q}deliveries set state = 0
 where group_id = :group and seq in (
     select seq from {q}deliveries indexed by {p}leased
     where group_id = :group and state = 3 and at < {now}
@@ -123,7 +126,10 @@ select count(*) from {q}deliveries indexed by {p}leased
 where group_id = :group and state = 3 and at >= {now}
 
 -- name: claim
-update {q}deliveries set state = 3, token = lower(hex(randomblob(16))), at = {now} + :lease
+-- A row that still has a token was leased until it ran out: that attempt is spent.
+update {q}deliveries
+set state = 3, token = lower(hex(randomblob(16))), at = {now} + :lease,
+    attempts = attempts + (token is not null)
 where group_id = :group and seq in (
     select seq from {q}deliveries indexed by {p}ready
     where group_id = :group and state = 0
@@ -172,8 +178,9 @@ where {held}
 returning seq
 
 -- name: extend
--- An expired lease is not revived, although nobody has claimed the row yet: who lost it was told.
--- (The plus sign keeps the planner from walking every lease of the group instead.)
+-- A lease that ran out is not revived, even if nobody has claimed the row yet: a capped claim may
+-- already have taken its place. (In state 0, `at` is the end of the lease, long past. The plus sign
+-- keeps the planner from walking every lease of the group instead.)
 update {q}deliveries set at = {now} + :lease
 where {held} and +at >= {now}
 returning seq
@@ -216,15 +223,17 @@ select seq from {q}messages where seq > :after order by seq limit 1 offset :wind
 
 
 -- name: count
+-- One pass over the group, on a snapshot of its own. A lease that ran out is leased until somebody
+-- claims it (state 0 with a token); a timer that ended is ready before a claim has made it so.
 select
-    count(*) filter (where state = 0),
-    count(*) filter (where state = 1 and attempts = 0),
-    count(*) filter (where state = 1 and attempts > 0),
+    count(*) filter (where state = 0 and token is null or state = 1 and at <= now),
+    count(*) filter (where state = 1 and at > now and attempts = 0),
+    count(*) filter (where state = 1 and at > now and attempts > 0),
     count(*) filter (where state = 2),
-    count(*) filter (where state = 3),
+    count(*) filter (where state = 3 or state = 0 and token is not null),
     count(*) filter (where state = 4),
-    {now} - min(at) filter (where state = 0)
-from {q}deliveries
+    now - min(at) filter (where state = 0 and token is null or state = 1 and at <= now)
+from {q}deliveries, (select {now} as now)
 where group_id = :group
 
 -- name: check

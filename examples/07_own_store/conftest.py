@@ -1,0 +1,1 @@
+pytest_plugins = ["queue_lib.testing.plugin"]

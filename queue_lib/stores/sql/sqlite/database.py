@@ -1,0 +1,231 @@
+"""One SQLite database: who writes, who reads, what is borrowed, and what its errors mean."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from uuid import uuid4
+
+import sqlalchemy as sa
+
+from queue_lib.errors import (
+    QueueClosedError,
+    SchemaError,
+    StoreError,
+    StoreUnavailableError,
+    UnsupportedError,
+)
+from queue_lib.stores.schema import Tables
+from queue_lib.stores.sql.sqlite.engines import is_busy, own_engine, unshared
+from queue_lib.stores.sql.sqlite.statements import render
+from queue_lib.stores.sql.sqlite.writer import Writer
+
+__all__ = ["SqliteDatabase"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_LOOK_SECONDS = 0.05  # between two looks for the commits of others, 3 µs each
+
+_HINTS = {
+    sqlite3.SQLITE_READONLY: "the file and its folder must be writable: the WAL lies beside it",
+    sqlite3.SQLITE_CANTOPEN: "its folder must exist, and be writable",
+}
+
+
+class SqliteDatabase:
+    """The `Database` of SQLite.
+
+    Waits for other writers as long as the driver's ``timeout`` says (5 s unless the URL or the
+    host's engine says otherwise), then raises `StoreUnavailableError`.
+    """
+
+    def __init__(self, target: sa.Engine | sa.URL, tables: Tables, *, wake: bool = True) -> None:
+        if tables.schema is not None:
+            raise UnsupportedError(f"schema {tables.schema!r}: SQLite has none; use a table prefix")
+        target, self._in_memory = unshared(target)
+        self._target = target
+        self._tables = tables
+        self._wake = wake
+        self._lock_sql = render(tables)["lock"]
+        self._instance = uuid4().hex
+        self._writer = Writer(target)
+        self._reader = own_engine(target)
+        # An in-memory database lasts as long as a connection to it is open.
+        self._anchor = self._reader.raw_connection() if self._in_memory else None
+        if self._anchor is not None:
+            self._anchor.detach()
+        self._closed = False  # guarded by _idle
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._idle = threading.Condition()
+        self._reads = 0  # connections in use; guarded by _idle
+
+    @property
+    def engine(self) -> sa.Engine:
+        """An engine of ours, each of whose transactions begins with the write lock."""
+        return self._writer.engine
+
+    @property
+    def migration_target(self) -> sa.Engine | sa.URL:
+        return self.engine if self._in_memory else self._target
+
+    @property
+    def instance(self) -> str:
+        return self._instance
+
+    # -- transactions ----------------------------------------------------------------------
+
+    def write(
+        self,
+        work: Callable[Concatenate[sa.Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        # The operating system has it. After a power cut nobody of the claims' holders is left, and
+        # a lost claim or acknowledgement is a redelivery.
+        with self._clear_errors():
+            return self._writer.run(False, work, *args, **kwargs)
+
+    def write_durably(
+        self,
+        work: Callable[Concatenate[sa.Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        with self._clear_errors():
+            return self._writer.run(True, work, *args, **kwargs)
+
+    def read(
+        self,
+        work: Callable[Concatenate[sa.Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        with self._clear_errors(), self._reading(), self._reader.connect() as connection:
+            return work(connection, *args, **kwargs)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        with self._idle:
+            if self._closed:
+                raise QueueClosedError("the store is closed")
+            self._reads += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._reads -= 1
+                if not self._reads:
+                    self._idle.notify_all()
+
+    def borrow(self, connection: sa.Connection) -> sa.Connection:
+        """See `Database.borrow`. Takes the write lock, for the rest of the caller's transaction."""
+        if connection.dialect.name != "sqlite":
+            raise UnsupportedError(
+                f"connection: is to {connection.dialect.name}, the queue is on SQLite"
+            )
+        if not connection.in_transaction():
+            connection.begin()  # as its first statement would
+        driver: Any = connection.connection.driver_connection
+        try:
+            if driver.in_transaction:
+                # Before anything is read: a transaction that reads first can only be rolled back
+                # once another connection has written.
+                connection.exec_driver_sql(self._lock_sql)
+            elif driver.isolation_level is None or getattr(driver, "autocommit", None) is True:
+                raise UnsupportedError(
+                    "connection: is on autocommit, so there is no transaction to publish in"
+                )
+            else:
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+        except sa.exc.OperationalError as error:
+            if getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY_SNAPSHOT:
+                raise StoreUnavailableError(
+                    "the transaction has read, and another connection has written since: roll it "
+                    "back and run all of it again; no other retry can help"
+                ) from error
+            raise
+        return connection
+
+    # -- errors ----------------------------------------------------------------------------
+
+    def classify(self, error: BaseException) -> type[Exception]:
+        if is_busy(error) or isinstance(error, sa.exc.TimeoutError):
+            return StoreUnavailableError
+        # "No such table" and "no such column" share their code with every mistake in a text.
+        if _primary_code(error) == sqlite3.SQLITE_ERROR and not self._has_tables():
+            return SchemaError
+        return StoreError
+
+    def _has_tables(self) -> bool:
+        with self._reading(), self._reader.connect() as connection:
+            return all(
+                {column.name for column in table.columns}
+                <= {
+                    row[1]
+                    for row in connection.exec_driver_sql(f"PRAGMA table_info({table.name})")
+                }
+                for table in self._tables.metadata.sorted_tables
+            )
+
+    @contextmanager
+    def _clear_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sa.exc.DBAPIError as error:
+            hint = _HINTS.get(_primary_code(error))
+            if hint is None:
+                raise
+            raise StoreError(f"{error.orig}: {self._target_name}: {hint}") from error
+
+    # -- other processes -------------------------------------------------------------------
+
+    def published(self, topics: Sequence[str]) -> None:
+        """Do nothing: other processes see the commit itself."""
+
+    def listen(self, wake: Callable[[str], None], stop: threading.Event) -> None:
+        if not self._wake or self._in_memory:
+            raise UnsupportedError("listening is off, or there is nobody to listen to")
+        while not stop.wait(_LOOK_SECONDS):
+            if self._writer.others_committed():
+                wake("")
+
+    def before_fork(self) -> None:
+        """Close every connection, and let none be opened.
+
+        SQLite keeps the locks of a file by process: a child whose parent had a connection open
+        would believe to hold them too.
+        """
+        self._idle.acquire()
+        while self._reads:
+            self._idle.wait()
+        self._writer.hold()
+        self._reader.dispose()
+
+    def after_fork(self, *, child: bool) -> None:
+        self._writer.let_go(child=child)
+        if child:
+            self._reader.dispose(close=False)
+            self._begin_anew()
+        else:
+            self._idle.release()
+
+    def close(self) -> None:
+        with self._idle:
+            self._closed = True
+            while self._reads:
+                self._idle.wait()
+        self._writer.close()
+        self._reader.dispose()
+        if self._anchor is not None:
+            self._anchor.close()
+
+
+def _primary_code(error: BaseException) -> int:
+    code: int = getattr(getattr(error, "orig", error), "sqlite_errorcode", 0)
+    return code & 255

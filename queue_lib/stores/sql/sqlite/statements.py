@@ -1,0 +1,246 @@
+"""Run the statements of `statements.sql`, in the order in which each operation needs them.
+
+The texts go to the driver as they are (`exec_driver_sql`): nothing is compiled on the way, and
+what is reviewed is what runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any
+
+import sqlalchemy as sa
+
+from queue_lib.stores.schema import Tables
+from queue_lib.stores.sql import sqlfile
+from queue_lib.stores.sql.dialect import AppendRow, ClaimRow, Held, StateCounts
+
+__all__ = ["SqliteStatements", "render"]
+
+_TEXTS = sqlfile.load(__package__)
+
+_SLICE = 1_000  # timers and leases that one claim ends, if it does not want more: some 5 ms
+_WINDOW = 50_000  # messages that one purge looks at: some 50 ms
+
+
+def render(tables: Tables) -> dict[str, str]:
+    """Return the texts for these tables."""
+    fragments = {name: _TEXTS[name] for name in ("now", "held")}
+    texts = {}
+    for name, text in _TEXTS.items():
+        for fragment, value in fragments.items():
+            text = text.replace(f"{{{fragment}}}", value)  # noqa: PLW2901
+        texts[name] = tables.qualify(text).replace("{p}", tables.prefix)
+    return texts
+
+
+class SqliteStatements:
+    """The `Statements` of SQLite."""
+
+    peeks = True  # finding nothing must not take the one write lock
+
+    def __init__(self, tables: Tables) -> None:
+        self._sql = render(tables)
+        # Where the next purge goes on looking. Only a hint, of this process: without it, messages
+        # that nobody consumes would be walked again by every purge, under the write lock.
+        self._purged_to = 0
+
+    # -- publish ---------------------------------------------------------------------------
+
+    def append(
+        self,
+        connection: sa.Connection,
+        rows: Sequence[AppendRow],
+        now: int | None,
+        *,
+        wake: str | None = None,
+    ) -> None:
+        # Nothing is sent to wake others: they see the commit itself. But a caller whose transaction
+        # this is may catch an error and commit all the same.
+        with nullcontext() if wake is None else _all_or_nothing(connection):
+            names = dict.fromkeys(row.topic for row in rows)
+            topics = {name: self._topic(connection, name) for name in names}
+            last, stored_at = self._run(connection, "last_message", now=now).one()
+            values = [_values(row, *topics[row.topic], stored_at) for row in rows]
+            connection.exec_driver_sql(self._sql["add_message"], values)
+            if any(is_consumed for _, is_consumed in topics.values()):
+                self._run(connection, "fan_out", after=last, group=0, now=stored_at)
+
+    # -- consume ---------------------------------------------------------------------------
+
+    def find_group(self, connection: sa.Connection, topic: str, group: str) -> int | None:
+        row = self._run(connection, "find_group", topic=topic, group=group).one_or_none()
+        return None if row is None else row[0]
+
+    def ensure_group(
+        self, connection: sa.Connection, topic: str, group: str, earliest: bool, now: int | None
+    ) -> None:
+        topic_id, _ = self._topic(connection, topic)
+        new = self._run(connection, "add_group", topic=topic_id, group=group, now=now).one_or_none()
+        if new is not None and earliest:
+            group_id, created_at = new
+            self._run(connection, "fan_out", after=0, group=group_id, now=created_at)
+            self._run(connection, "mark_taken", topic=topic_id)
+
+    def peek(
+        self, connection: sa.Connection, group_id: int, now: int | None
+    ) -> tuple[bool, int | None]:
+        ready, timer, lease = self._run(connection, "peek", group=group_id, now=now).one()
+        return bool(ready) or _has_ended(timer, 0) or _has_ended(lease, -1), timer
+
+    def claim(
+        self,
+        connection: sa.Connection,
+        group_id: int,
+        limit: int,
+        lease: int,
+        max_in_flight: int,
+        now: int | None,
+    ) -> tuple[list[ClaimRow], int | None]:
+        group = {"group": group_id, "now": now}
+        ready, timer, lease_end = self._run(connection, "peek", **group).one()
+        timers, leases = _has_ended(timer, 0), _has_ended(lease_end, -1)
+        if timers:
+            self._run(connection, "end_timers", slice=max(limit, _SLICE), **group)
+        if leases:
+            self._run(connection, "end_leases", slice=max(limit, _SLICE), **group)
+        room = limit
+        if max_in_flight > 0:
+            live = self._run(connection, "live_leases", **group).scalar_one()
+            room = min(limit, max_in_flight - live)
+        rows: list[ClaimRow] = []
+        if room > 0 and (ready or timers or leases):
+            seqs = self._run(connection, "claim", limit=room, lease=lease, **group).scalars().all()
+            found = self._run(connection, "claimed", group=group_id, seqs=json.dumps(seqs))
+            rows = sorted(map(ClaimRow._make, found), key=lambda row: (row.priority, row.seq))
+        if len(rows) == limit:
+            return rows, None
+        if timers:
+            timer = self._run(connection, "peek", **group).one()[1]
+        return rows, timer
+
+    def settle(
+        self,
+        connection: sa.Connection,
+        group_id: int,
+        claims: Sequence[Held],
+        error: str | None,
+        now: int | None,
+    ) -> set[int]:
+        held = {"group": group_id, "claims": _by_token(claims), "now": now}
+        if error is None:
+            gone = self._run(connection, "ack", **held).all()
+        else:
+            gone = self._run(connection, "kill", error=error, **held).all()
+        if lanes := {key for _, key in gone if key is not None}:
+            texts = json.dumps(list(lanes), ensure_ascii=False)
+            self._run(connection, "promote", group=group_id, lanes=texts, now=now)
+        return {seq for seq, _ in gone}
+
+    def requeue(
+        self,
+        connection: sa.Connection,
+        group_id: int,
+        claims: Sequence[Held],
+        backoff: int,
+        error: str | None,
+        spend: int,
+        now: int | None,
+    ) -> set[int]:
+        held = {"group": group_id, "claims": _by_token(claims), "now": now}
+        change = {"backoff": backoff, "error": error, "spend": spend}
+        return set(self._run(connection, "requeue", **held, **change).scalars())
+
+    def extend(
+        self,
+        connection: sa.Connection,
+        group_id: int,
+        claims: Sequence[Held],
+        lease: int,
+        now: int | None,
+    ) -> set[int]:
+        held = {"group": group_id, "claims": _by_token(claims), "now": now}
+        return set(self._run(connection, "extend", lease=lease, **held).scalars())
+
+    # -- upkeep ----------------------------------------------------------------------------
+
+    def purge_dead(
+        self, connection: sa.Connection, retention: int, batch: int, now: int | None
+    ) -> int:
+        policy = {"retention": retention, "batch": batch, "now": now}
+        return self._run(connection, "purge_dead", **policy).rowcount
+
+    def purge_messages(
+        self,
+        connection: sa.Connection,
+        retention: int,
+        dead_retention: int,
+        batch: int,
+        now: int | None,
+    ) -> int:
+        after = self._purged_to
+        window = {"after": after, "window": _WINDOW}
+        policy = {"retention": retention, "dead_retention": dead_retention, "batch": batch}
+        found = self._run(connection, "spent_messages", **window, **policy, now=now).all()
+        first_young = min((seq for seq, is_young in found if is_young), default=None)
+        spent = [seq for seq, _ in found if first_young is None or seq < first_young]
+        if spent:
+            self._run(connection, "delete_messages", seqs=json.dumps(spent))
+        if first_young is not None:
+            self._purged_to = 0  # all that is old enough was looked at: start over
+        elif len(found) == batch:
+            self._purged_to = max(spent)
+        else:
+            end = self._run(connection, "window_end", **window).one_or_none()
+            self._purged_to = 0 if end is None else end[0]
+        return len(spent)
+
+    def count(self, connection: sa.Connection, group_id: int, now: int | None) -> StateCounts:
+        return StateCounts._make(self._run(connection, "count", group=group_id, now=now).one())
+
+    def check(self, connection: sa.Connection) -> None:
+        self._run(connection, "check").one()
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _run(self, connection: sa.Connection, name: str, **values: Any) -> sa.CursorResult[Any]:
+        return connection.exec_driver_sql(self._sql[name], values)
+
+    def _topic(self, connection: sa.Connection, name: str) -> tuple[int, bool]:
+        """Return a topic's id, registering it if need be, and whether it has groups."""
+        found = self._run(connection, "find_topic", topic=name).one_or_none()
+        if found is None:
+            return self._run(connection, "add_topic", topic=name).scalar_one(), False
+        return found[0], bool(found[1])
+
+
+def _values(row: AppendRow, topic_id: int, is_consumed: bool, stored_at: int) -> tuple[Any, ...]:
+    """Return the parameters of ``add_message``."""
+    untaken = row.dead_letter and not is_consumed
+    return (row.id, topic_id, *row[2:8], stored_at, untaken)
+
+
+def _has_ended(left: int | None, most: int) -> bool:
+    """Say whether something with an end has no more than `most` µs left."""
+    return left is not None and left <= most
+
+
+def _by_token(claims: Sequence[Held]) -> str:
+    """Return what ``{held}`` compares with; no two claims have one token, unless it is forged."""
+    return json.dumps({claim.token: claim.seq for claim in claims})
+
+
+@contextmanager
+def _all_or_nothing(connection: sa.Connection) -> Iterator[None]:
+    """Undo what an error leaves half done, inside a transaction that somebody else will end."""
+    connection.exec_driver_sql("SAVEPOINT queue_lib")
+    try:
+        yield
+    except BaseException:
+        with suppress(sa.exc.DBAPIError):  # a full disk ends the whole transaction, savepoints too
+            connection.exec_driver_sql("ROLLBACK TO queue_lib")
+            connection.exec_driver_sql("RELEASE queue_lib")
+        raise
+    connection.exec_driver_sql("RELEASE queue_lib")

@@ -1,0 +1,1 @@
+"""The blocks of README.md and docs/ are run, page by page."""

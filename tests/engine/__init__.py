@@ -1,0 +1,1 @@
+"""The engine suite: what a queue promises, on every store."""

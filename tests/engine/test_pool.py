@@ -1,0 +1,263 @@
+"""The handler pool and the ledger alone, with many threads: nothing is lost, nobody waits in vain."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from queue_lib import Claimed, Message
+from queue_lib.engine.ledger import Ledger
+from queue_lib.engine.pool import HandlerPool
+from queue_lib.engine.run import Run
+from queue_lib.testing.conformance.case import together
+from tests.engine.harness import DEADLINE, eventually
+
+
+@pytest.fixture(autouse=True)
+def _eager_switches() -> Iterator[None]:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def run(number: int = 0) -> Run:
+    return Run(Claimed(f"d{number}", f"token{number}", "g", 1, Message("t")), time.monotonic())
+
+
+def in_thread(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_the_pool_runs_every_item_whoever_submits_and_however_threads_meet() -> None:
+    rounds, submitters = 1500, 4
+    done: Counter[int] = Counter()
+    all_done = threading.Semaphore(0)
+
+    def execute(item: Run) -> None:
+        done[threading.get_ident()] += 1
+        all_done.release()
+
+    pool = HandlerPool("queue-pool", 4, execute)
+
+    def submit(_: int) -> None:
+        for number in range(rounds):
+            # Small and larger batches, each waited for: threads go to sleep and are woken all the
+            # time, which is when a wake-up could be lost.
+            count = 1 + number % 3
+            pool.submit([run() for _ in range(count)])
+            for _ in range(count):
+                assert all_done.acquire(timeout=DEADLINE), "a wake-up was lost"
+
+    together(submitters, submit)
+    pool.stop()
+    assert pool.join(DEADLINE)
+    assert sum(done.values()) == submitters * sum(1 + n % 3 for n in range(rounds))
+    assert len(done) <= 4
+
+
+def test_long_items_fan_out_over_all_threads_from_one_submit() -> None:
+    meeting = threading.Barrier(8)
+    met = threading.Semaphore(0)
+
+    def execute(_: Run) -> None:
+        meeting.wait(DEADLINE)  # broken unless all eight are inside at once
+        met.release()
+
+    pool = HandlerPool("queue-pool", 8, execute)
+    for _ in range(20):
+        pool.submit([run() for _ in range(8)])
+        for _ in range(8):
+            assert met.acquire(timeout=DEADLINE)
+    pool.stop()
+    assert pool.join(DEADLINE)
+
+
+class _Bed(deque[Any]):
+    """Where threads go to sleep; the test acts just before or just after one lay down."""
+
+    def __init__(self, before: Callable[[], object], after: Callable[[], object]) -> None:
+        super().__init__()
+        self._before, self._after = before, after
+
+    def append(self, baton: Any) -> None:
+        self._before()
+        super().append(baton)
+        self._after()
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_work_that_comes_while_a_thread_falls_asleep_is_done(moment: str) -> None:
+    late = 3
+    ran = threading.Semaphore(0)
+    pool = HandlerPool("queue-pool", 1, lambda _: ran.release())
+
+    def submit() -> None:
+        nonlocal late
+        if late:
+            late -= 1
+            pool.submit([run()])
+
+    pool._idle = _Bed(*((submit, int) if moment == "before" else (int, submit)))
+    pool.submit([run()])
+    for _ in range(4):
+        assert ran.acquire(timeout=DEADLINE), "a wake-up was lost"
+    pool._idle = deque(pool._idle)
+    for _ in range(3):  # nor did a wake-up stay behind for the wrong sleep
+        pool.submit([run()])
+        assert ran.acquire(timeout=DEADLINE)
+    pool.stop()
+    assert pool.join(DEADLINE)
+
+
+def test_a_stop_reaches_threads_that_are_just_falling_asleep() -> None:
+    for _ in range(300):
+        pool = HandlerPool("queue-pool", 3, lambda _: None)
+        pool.submit([run() for _ in range(3)])
+        pool.stop()
+        assert pool.join(DEADLINE), "a thread slept through the stop"
+
+
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit, KeyboardInterrupt])
+def test_a_thread_outlives_whatever_execute_raises(error: type[BaseException]) -> None:
+    threads: list[int] = []
+    ran = threading.Semaphore(0)
+
+    def execute(_: Run) -> None:
+        threads.append(threading.get_ident())
+        ran.release()
+        raise error
+
+    pool = HandlerPool("queue-pool", 1, execute)
+    for _ in range(3):
+        pool.submit([run()])
+        assert ran.acquire(timeout=DEADLINE)
+    pool.stop()
+    assert pool.join(DEADLINE)
+    assert len(set(threads)) == 1
+
+
+def test_the_pool_makes_do_with_the_threads_that_the_system_gives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran = threading.Semaphore(0)
+    pool = HandlerPool("queue-pool", 4, lambda _: ran.release())
+    start = threading.Thread.start
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError):  # none at all: the pump's supervisor reports it
+        pool.submit([run(), run()])
+    monkeypatch.setattr(threading.Thread, "start", start)
+    pool.submit([])  # … and tries again
+    assert ran.acquire(timeout=DEADLINE)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    pool.submit([run() for _ in range(10)])  # one thread: it does all the work
+    for _ in range(11):
+        assert ran.acquire(timeout=DEADLINE)
+    pool.stop()
+    assert pool.join(DEADLINE)
+
+
+def test_the_ledger_gives_every_outcome_to_exactly_one_side() -> None:
+    """A handler's end, a lost lease and an abandoned subscription race for each run."""
+    for _ in range(100):
+        ledger = Ledger()
+        runs = [run(number) for number in range(30)]
+        ledger.add(runs)
+        won: Counter[Run] = Counter()
+
+        def handle() -> None:
+            for item in runs:
+                if ledger.start(item) and ledger.end(item):
+                    won[item] += 1
+                    ledger.settled([item])
+
+        def lose() -> None:
+            for item in reversed(runs):
+                if ledger.lose(item):
+                    won[item] += 1
+
+        def abandon() -> None:
+            won.update(ledger.abandon())
+
+        work = [handle, lose, abandon]
+        together(3, lambda number: work[number]())
+        for item in runs:  # what was void before a handler took it is seen to by a handler
+            ledger.start(item)
+        assert won == Counter(runs)
+        assert len(ledger) == 0
+        assert ledger.wait_empty(DEADLINE)
+
+
+def test_waiting_runs_are_dropped_or_started_never_both() -> None:
+    for _ in range(100):
+        ledger = Ledger()
+        runs = [run(number) for number in range(30)]
+        ledger.add(runs)
+        results: dict[int, list[Run]] = {}
+
+        def start() -> None:
+            results[0] = [item for item in runs if ledger.start(item)]
+
+        def drop() -> None:
+            results[1] = ledger.drop_waiting()
+
+        together(2, lambda number: (start, drop)[number]())
+        assert sorted(results[0] + results[1], key=runs.index) == runs
+
+
+def test_a_handler_does_not_wait_for_itself_but_everybody_else_waits_for_it() -> None:
+    ledger, item = Ledger(), run()
+    ledger.add([item])
+    closed, go, answers = threading.Event(), threading.Event(), []
+
+    def handle() -> None:
+        ledger.start(item)
+        answers.append(ledger.wait_empty(DEADLINE))
+        closed.set()
+        go.wait(DEADLINE)
+        ledger.end(item)
+        ledger.settled([item])
+
+    handler = in_thread(handle)
+    assert closed.wait(DEADLINE)
+    assert answers == [True]
+    assert not ledger.wait_empty(0.01), "a handler that closed is still running"
+    go.set()
+    assert ledger.wait_empty(DEADLINE)
+    handler.join(DEADLINE)
+
+
+def test_a_handler_that_closes_is_not_confused_by_its_thread_s_last_run() -> None:
+    """The last run waits for its acknowledgement; that comes while the next one closes."""
+    ledger, first, second = Ledger(), run(1), run(2)
+    ledger.add([first, second])
+    answers: list[bool] = []
+
+    def handle() -> None:
+        ledger.start(first)
+        ledger.end(first)
+        ledger.start(second)
+        answers.append(ledger.wait_empty(DEADLINE))
+        ledger.end(second)
+        ledger.settled([second])
+
+    other = run(3)
+    ledger.add([other])  # keeps the handler waiting until the acknowledgement is in
+    handler = in_thread(handle)
+    eventually(lambda: ledger._closers)
+    ledger.settled([first])
+    ledger.settled([other])
+    handler.join(DEADLINE)
+    assert answers == [True]

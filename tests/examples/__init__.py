@@ -1,0 +1,1 @@
+"""The examples are run for real, in processes of their own, and must print what they promise."""

@@ -1,0 +1,40 @@
+"""The SQLite store passes everything that every store passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+import pytest
+import sqlalchemy as sa
+
+from queue_lib.stores.base import Store
+from queue_lib.stores.sql.open import open_sql_store
+from queue_lib.stores.sql.sqlite import prepare_sqlite_engine
+from queue_lib.stores.sql.store import SqlStore
+from queue_lib.testing.clock import ManualClock
+from queue_lib.testing.conformance import StoreConformance
+
+
+class TestSqliteStore(StoreConformance):
+    capabilities: ClassVar[frozenset[str]] = frozenset(
+        {"clock", "detailed_stats", "shared", "transactional", "wake"}
+    )
+    url: sa.URL
+
+    @pytest.fixture(name="store")
+    def given_store(self, clock: ManualClock, new_sqlite_url: Callable[[], sa.URL]) -> SqlStore:
+        self.url = new_sqlite_url()
+        return open_sql_store(self.url, clock=clock)
+
+    def reopen(self, store: Store) -> SqlStore:
+        return open_sql_store(self.url, clock=self.clock)
+
+    @contextmanager
+    def connect(self, store: Store) -> Iterator[sa.Connection]:
+        engine = sa.create_engine(self.url)
+        prepare_sqlite_engine(engine)
+        with engine.connect() as connection:
+            yield connection
+        engine.dispose()

@@ -17,12 +17,13 @@ from alembic import context
 
 from queue_lib.errors import UnsupportedError
 from queue_lib.migrate import configured_tables, configured_target, include_name
+from queue_lib.stores.sql.sqlite.engines import begin_immediate, own_engine
 
 _log = logging.getLogger("queue_lib.migrate")
 _tables = configured_tables(context.config)
 
 _LOCK = 0x71756575  # any number will do, as long as every release agrees on it
-_LEGACY_TRANSACTION_CONTROL = -1  # sqlite3.LEGACY_TRANSACTION_CONTROL, from Python 3.12
+_PATIENCE = 60.0  # seconds that SQLite waits for the turns of others
 
 
 def _writes() -> bool:
@@ -96,19 +97,16 @@ def _take_turn(connection: sa.Connection | None) -> None:
 def _connect(target: sa.Engine | sa.URL) -> Iterator[sa.Connection]:
     """Connect so that `_take_turn` works, whatever transactions the host's engine likes."""
     name = (target.url if isinstance(target, sa.Engine) else target).get_backend_name()
-    if name not in ("sqlite", "postgresql"):
-        raise UnsupportedError(f"database {name!r}: the migrations know sqlite and postgresql")
-    if isinstance(target, sa.Engine):
-        engine, borrowed = target, True
-    else:
-        engine, borrowed = sa.create_engine(target, poolclass=sa.NullPool), False
-    if name == "postgresql":
+    if name == "sqlite":
+        engine, borrowed = own_engine(target, _prefer_wal), False
+        sa.event.listen(engine, "begin", _begin_sqlite)
+    elif name == "postgresql":
+        borrowed = isinstance(target, sa.Engine)
+        engine = target if isinstance(target, sa.Engine) else sa.create_engine(target)
         # A stricter level would read the version from a snapshot older than the wait for the lock.
         engine = engine.execution_options(isolation_level="READ COMMITTED")
-    elif not _is_in_memory(engine):
-        engine, borrowed = _own_sqlite_engine(engine), False
-    elif not borrowed:
-        raise UnsupportedError("an in-memory database would be gone at once: hand over its engine")
+    else:
+        raise UnsupportedError(f"database {name!r}: the migrations know sqlite and postgresql")
     try:
         with engine.connect() as connection:
             yield connection
@@ -117,33 +115,20 @@ def _connect(target: sa.Engine | sa.URL) -> Iterator[sa.Connection]:
             engine.dispose()
 
 
-def _is_in_memory(engine: sa.Engine) -> bool:
-    with engine.connect() as connection:
-        (main, *_attached) = connection.exec_driver_sql("PRAGMA database_list")
-        return not main[2]
+def _prefer_wal(driver: Any) -> None:
+    """Switch the file to WAL, for good: readers and the writer then do not wait for each other."""
+    if _writes():
+        try:  # not possible inside a transaction, nor while somebody reads
+            driver.execute("PRAGMA journal_mode = wal")
+        except driver.OperationalError as error:
+            _log.warning("the database stays in its slower journal mode: %s", error)
 
 
-def _own_sqlite_engine(host: sa.Engine) -> sa.Engine:
-    """Open the host's file with the host's connect arguments, but with transactions of our own."""
-
-    def configure(driver: Any, _record: object) -> None:
-        if hasattr(driver, "autocommit"):
-            driver.autocommit = _LEGACY_TRANSACTION_CONTROL
-        driver.isolation_level = None
-        if _writes():
-            try:  # not possible inside a transaction; it stays with the file
-                driver.execute("PRAGMA journal_mode = wal")
-            except driver.OperationalError as error:
-                _log.warning("the database stays in its slower journal mode: %s", error)
-        driver.execute("PRAGMA busy_timeout = 60000")  # for the turns of other migrators
-
-    def begin(connection: sa.Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if _writes() else "BEGIN")
-
-    own = sa.create_engine(host.url, pool=host.pool.recreate())
-    sa.event.listen(own, "connect", configure)
-    sa.event.listen(own, "begin", begin)
-    return own
+def _begin_sqlite(connection: sa.Connection) -> None:
+    if _writes():
+        begin_immediate(connection, _PATIENCE)
+    else:
+        connection.exec_driver_sql("BEGIN")
 
 
 def _main() -> None:

@@ -187,8 +187,9 @@ class Bench:
         child: subprocess.Popen[str] | None = None
         if other_process:
             child = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("publisher.py")), _text(url)],
+                [sys.executable, "-m", "benchmarks.publisher", _text(url)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                cwd=Path(__file__).parents[1],
             )  # fmt: skip
         for _ in range(self._size.latencies):
             arrived.clear()

@@ -61,6 +61,7 @@ class Health:
     ok: bool
     """Every subscription runs without an error."""
     subscriptions: tuple[SubscriptionHealth, ...]
+    """Those that were not closed."""
     errors: tuple[str, ...] = ()
     """The last errors of the janitor and the listener, if their last round failed."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -83,6 +84,21 @@ def _postgres_template(postgres_server: Postgres) -> Iterator[str]:
 def sqlite_url(tmp_path: Path) -> str:
     """The URL of a database file that does not exist yet."""
     return f"sqlite:///{tmp_path / 'queue.db'}"
+
+
+@pytest.fixture
+def sqlite_migrated_url(_sqlite_template: Path, tmp_path: Path) -> str:
+    """The URL of a new database file that has the tables, without a row."""
+    path = tmp_path / "queue.db"
+    shutil.copyfile(_sqlite_template, path)
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture(scope="session")
+def _sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sqlite") / "template.db"
+    migrate.upgrade(f"sqlite:///{path}")
+    return path
 
 
 def _own_server() -> PostgresServer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -72,3 +73,12 @@ def open_queue(backend: Backend) -> Iterator[OpenQueue]:
 def queue(open_queue: OpenQueue) -> StoreQueue:
     """A queue on the store of the test."""
     return open_queue()
+
+
+@pytest.fixture
+def eager_switches() -> Iterator[None]:
+    """Have threads interleave as often as they can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)

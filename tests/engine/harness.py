@@ -16,6 +16,7 @@ from typing import Any, Self
 import sqlalchemy as sa
 
 from queue_lib import Delivery, Message, Store
+from queue_lib.engine.subscription import StoreSubscription
 from queue_lib.stores.sql.open import open_sql_store
 from queue_lib.testing.faults import StoreWrapper
 
@@ -30,8 +31,9 @@ __all__ = [
     "Entry",
     "Gate",
     "Inbox",
-    "closing",
+    "await_closer",
     "eventually",
+    "in_thread",
     "messages",
     "run_child",
     "start_child",
@@ -81,11 +83,11 @@ def eventually(check: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def messages(count: int, topic: str = TOPIC, **fields: Any) -> list[Message]:
-    """Make messages with the ids and payloads 0, 1, 2 …"""
+def messages(count: int, topic: str = TOPIC, *, start: int = 0, **fields: Any) -> list[Message]:
+    """Make messages with the ids orders-0, orders-1 …, and the numbers as payloads."""
     return [
         Message(topic, str(number).encode(), id=f"{topic}-{number}", **fields)
-        for number in range(count)
+        for number in range(start, start + count)
     ]
 
 
@@ -224,16 +226,18 @@ class Diary(StoreWrapper):
 
 
 @contextmanager
-def closing(close: Callable[[], bool], into: list[object]) -> Iterator[threading.Thread]:
-    """Close something in a thread of its own, which adds the answer to `into`; join it at the end.
-
-    Leave the context only after whatever the close waits for was let go.
-    """
-    thread = threading.Thread(target=lambda: into.append(close()), name="test-closer")
+def in_thread(work: Callable[[], object]) -> Iterator[threading.Thread]:
+    """Do something in a thread of its own; at the end of the block it must come to its end."""
+    thread = threading.Thread(target=work, name="test-thread")
     thread.start()
     yield thread
     thread.join(DEADLINE)
-    assert not thread.is_alive(), "close did not return"
+    assert not thread.is_alive(), "it did not return"
+
+
+def await_closer(subscription: StoreSubscription) -> None:
+    """Wait until somebody who closes the subscription waits for its handlers."""
+    eventually(lambda: subscription._ledger._waiters)
 
 
 def start_child(script: str, *arguments: str) -> subprocess.Popen[str]:

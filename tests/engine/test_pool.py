@@ -1,40 +1,26 @@
-"""The handler pool and the ledger alone, with many threads: nothing is lost, nobody waits in vain."""
+"""The handler pool alone, with many threads: no item is lost, no wake-up is slept through."""
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from queue_lib import Claimed, Message
-from queue_lib.engine.ledger import Ledger
 from queue_lib.engine.pool import HandlerPool
 from queue_lib.engine.run import Run
 from queue_lib.testing.conformance.case import together
-from tests.engine.harness import DEADLINE, eventually
+from tests.engine.harness import DEADLINE
 
-
-@pytest.fixture(autouse=True)
-def _eager_switches() -> Iterator[None]:
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(interval)
+pytestmark = pytest.mark.usefixtures("eager_switches")
 
 
 def run(number: int = 0) -> Run:
     return Run(Claimed(f"d{number}", f"token{number}", "g", 1, Message("t")), time.monotonic())
-
-
-def in_thread(work: Callable[[], object]) -> threading.Thread:
-    thread = threading.Thread(target=work)
-    thread.start()
-    return thread
 
 
 def test_the_pool_runs_every_item_whoever_submits_and_however_threads_meet() -> None:
@@ -167,97 +153,3 @@ def test_the_pool_makes_do_with_the_threads_that_the_system_gives(
         assert ran.acquire(timeout=DEADLINE)
     pool.stop()
     assert pool.join(DEADLINE)
-
-
-def test_the_ledger_gives_every_outcome_to_exactly_one_side() -> None:
-    """A handler's end, a lost lease and an abandoned subscription race for each run."""
-    for _ in range(100):
-        ledger = Ledger()
-        runs = [run(number) for number in range(30)]
-        ledger.add(runs)
-        won: Counter[Run] = Counter()
-
-        def handle() -> None:
-            for item in runs:
-                if ledger.start(item) and ledger.end(item):
-                    won[item] += 1
-                    ledger.settled([item])
-
-        def lose() -> None:
-            for item in reversed(runs):
-                if ledger.lose(item):
-                    won[item] += 1
-
-        def abandon() -> None:
-            won.update(ledger.abandon())
-
-        work = [handle, lose, abandon]
-        together(3, lambda number: work[number]())
-        for item in runs:  # what was void before a handler took it is seen to by a handler
-            ledger.start(item)
-        assert won == Counter(runs)
-        assert len(ledger) == 0
-        assert ledger.wait_empty(DEADLINE)
-
-
-def test_waiting_runs_are_dropped_or_started_never_both() -> None:
-    for _ in range(100):
-        ledger = Ledger()
-        runs = [run(number) for number in range(30)]
-        ledger.add(runs)
-        results: dict[int, list[Run]] = {}
-
-        def start() -> None:
-            results[0] = [item for item in runs if ledger.start(item)]
-
-        def drop() -> None:
-            results[1] = ledger.drop_waiting()
-
-        together(2, lambda number: (start, drop)[number]())
-        assert sorted(results[0] + results[1], key=runs.index) == runs
-
-
-def test_a_handler_does_not_wait_for_itself_but_everybody_else_waits_for_it() -> None:
-    ledger, item = Ledger(), run()
-    ledger.add([item])
-    closed, go, answers = threading.Event(), threading.Event(), []
-
-    def handle() -> None:
-        ledger.start(item)
-        answers.append(ledger.wait_empty(DEADLINE))
-        closed.set()
-        go.wait(DEADLINE)
-        ledger.end(item)
-        ledger.settled([item])
-
-    handler = in_thread(handle)
-    assert closed.wait(DEADLINE)
-    assert answers == [True]
-    assert not ledger.wait_empty(0.01), "a handler that closed is still running"
-    go.set()
-    assert ledger.wait_empty(DEADLINE)
-    handler.join(DEADLINE)
-
-
-def test_a_handler_that_closes_is_not_confused_by_its_thread_s_last_run() -> None:
-    """The last run waits for its acknowledgement; that comes while the next one closes."""
-    ledger, first, second = Ledger(), run(1), run(2)
-    ledger.add([first, second])
-    answers: list[bool] = []
-
-    def handle() -> None:
-        ledger.start(first)
-        ledger.end(first)
-        ledger.start(second)
-        answers.append(ledger.wait_empty(DEADLINE))
-        ledger.end(second)
-        ledger.settled([second])
-
-    other = run(3)
-    ledger.add([other])  # keeps the handler waiting until the acknowledgement is in
-    handler = in_thread(handle)
-    eventually(lambda: ledger._closers)
-    ledger.settled([first])
-    ledger.settled([other])
-    handler.join(DEADLINE)
-    assert answers == [True]

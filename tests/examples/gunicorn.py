@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Self
@@ -82,26 +84,15 @@ class Gunicorn:
 
     def kill(self) -> None:
         """End it the hard way, workers included. Idempotent."""
-        try:
-            signal_group(self.process.pid)
-        finally:
-            self.process.wait(SECONDS)
-            self._reader.join(SECONDS)
-            assert self.process.stderr is not None
-            self.process.stderr.close()
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(SECONDS)
+        self._reader.join(SECONDS)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.kill()
-
-
-def signal_group(leader: int) -> None:
-    """Kill a process group of ours; one that is gone by now is fine."""
-    import os
-
-    try:
-        os.killpg(leader, signal.SIGKILL)
-    except ProcessLookupError:
-        pass

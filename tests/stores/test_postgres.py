@@ -13,7 +13,7 @@ from queue_lib.stores.base import Store
 from queue_lib.stores.sql.open import open_sql_store
 from queue_lib.stores.sql.store import SqlStore
 from queue_lib.testing.clock import ManualClock
-from queue_lib.testing.conformance import StoreConformance
+from queue_lib.testing.conformance import OwnClockConformance, StoreConformance
 
 
 class TestPostgresStore(StoreConformance):
@@ -36,3 +36,9 @@ class TestPostgresStore(StoreConformance):
         with engine.connect() as connection:
             yield connection
         engine.dispose()
+
+
+class TestPostgresStoreOnItsOwnClock(OwnClockConformance):
+    @pytest.fixture(name="store")
+    def given_store(self, new_postgres_url: Callable[[], sa.URL]) -> SqlStore:
+        return open_sql_store(new_postgres_url())

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 import sqlalchemy as sa
 
 from queue_lib.stores.base import Store
+from queue_lib.stores.schema import build_tables
 from queue_lib.stores.sql.open import open_sql_store
 from queue_lib.stores.sql.sqlite import prepare_sqlite_engine
 from queue_lib.stores.sql.store import SqlStore
 from queue_lib.testing.clock import ManualClock
-from queue_lib.testing.conformance import StoreConformance
+from queue_lib.testing.conformance import OwnClockConformance, StoreConformance
+from queue_lib.testing.conformance.append import AppendConformance
+from queue_lib.testing.conformance.claim import ClaimConformance
+from queue_lib.testing.conformance.groups import GroupConformance
+from queue_lib.testing.conformance.limits import LimitConformance
+from queue_lib.testing.conformance.order import OrderConformance
 
 
 class TestSqliteStore(StoreConformance):
@@ -38,3 +45,21 @@ class TestSqliteStore(StoreConformance):
         with engine.connect() as connection:
             yield connection
         engine.dispose()
+
+
+class TestSqliteStoreOnItsOwnClock(OwnClockConformance):
+    @pytest.fixture(name="store")
+    def given_store(self, new_sqlite_url: Callable[[], sa.URL]) -> SqlStore:
+        return open_sql_store(new_sqlite_url())
+
+
+class TestSqliteStoreInMemory(
+    AppendConformance, GroupConformance, ClaimConformance, OrderConformance, LimitConformance
+):
+    capabilities: ClassVar[frozenset[str]] = frozenset({"clock", "detailed_stats"})
+
+    def make_store(self, clock: ManualClock, tmp_path: Path) -> SqlStore:
+        store = open_sql_store(sa.make_url("sqlite://"), clock=clock)
+        assert isinstance(store.migration_target, sa.Engine)
+        build_tables().metadata.create_all(store.migration_target)
+        return store

@@ -23,7 +23,7 @@ durations = st.timedeltas(LEAST, MAX_DURATION)
 def full_delay(options: SubscribeOptions, attempt: int) -> int:
     """What the contract says, in µs, without a care for the size of numbers."""
     base, cap = microseconds(options.backoff_base), microseconds(options.backoff_max)
-    return min(base * 2 ** (attempt - 1), cap)
+    return min(base << (attempt - 1), cap)
 
 
 def backoff(options: SubscribeOptions, attempt: int, rnd: float) -> int:

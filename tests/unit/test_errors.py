@@ -6,7 +6,7 @@ import copy
 import pickle
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -31,6 +31,7 @@ TREE: dict[str, tuple[str, ...]] = {
     ),
     "StoreError": ("StoreUnavailableError", "SchemaError"),
 }  # fmt: skip
+E = TypeVar("E", bound=BaseException)
 NOW, LATER = datetime(2026, 1, 1, tzinfo=UTC), datetime(2030, 1, 1, tzinfo=UTC)
 
 
@@ -99,11 +100,12 @@ def test_errors_carry_their_facts() -> None:
 # -- Permanent ---------------------------------------------------------------------------------
 
 
-def raised(error: BaseException, *, cause: BaseException | None = None) -> BaseException:
+def raised(error: E, *, cause: BaseException | None = None) -> E:
     """Raise and catch, so that the interpreter sets cause and context as it does for users."""
     with pytest.raises(type(error)) as caught:
         raise error from cause
-    return caught.value
+    assert caught.value is error
+    return error
 
 
 def test_permanent_wraps_an_error_or_a_text() -> None:
@@ -151,9 +153,9 @@ def test_an_error_while_a_permanent_was_handled_is_not_marked_by_it() -> None:
         try:
             refuse()
         finally:
-            {}["the clean-up has a bug"]
+            int("the clean-up has a bug")
 
-    with pytest.raises(KeyError) as caught:
+    with pytest.raises(ValueError, match="clean-up") as caught:
         handle()
     assert isinstance(caught.value.__context__, Permanent)
     assert not is_permanent(caught.value)

@@ -14,6 +14,10 @@
         def make_store(self, clock, tmp_path):
             return MyStore(tmp_path / "queue", clock=clock)
 
+    class TestMyStoreOnItsOwnClock(OwnClockConformance):
+        def make_store(self, clock, tmp_path):
+            return MyStore(tmp_path / "queue")
+
 What a store is not capable of is skipped, with the reason; see `StoreCase` for the names. The
 classes of the modules can also be subclassed one by one.
 """
@@ -30,6 +34,7 @@ from queue_lib.testing.conformance.lease import LeaseConformance
 from queue_lib.testing.conformance.lifecycle import LifecycleConformance
 from queue_lib.testing.conformance.limits import LimitConformance
 from queue_lib.testing.conformance.order import OrderConformance
+from queue_lib.testing.conformance.own_clock import OwnClockConformance
 from queue_lib.testing.conformance.priority import PriorityConformance
 from queue_lib.testing.conformance.purge import PurgeConformance
 from queue_lib.testing.conformance.schedule import ScheduleConformance
@@ -39,7 +44,7 @@ from queue_lib.testing.conformance.transactional import TransactionalConformance
 from queue_lib.testing.conformance.volume import VolumeConformance
 from queue_lib.testing.conformance.wake import WakeConformance
 
-__all__ = ["StoreCase", "StoreConformance"]
+__all__ = ["OwnClockConformance", "StoreCase", "StoreConformance"]
 
 
 class StoreConformance(

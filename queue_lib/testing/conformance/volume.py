@@ -10,9 +10,7 @@ from queue_lib.testing.conformance.case import StoreCase, ids
 
 __all__ = ["VolumeConformance"]
 
-sizes = pytest.mark.parametrize(
-    "count", [1201, pytest.param(50_000, marks=[pytest.mark.slow, pytest.mark.timeout(300)])]
-)
+sizes = pytest.mark.parametrize("count", [1201, pytest.param(50_000, marks=pytest.mark.slow)])
 
 
 class VolumeConformance(StoreCase):

@@ -20,6 +20,7 @@ from queue_lib.errors import (
 )
 from queue_lib.stores.schema import Tables
 from queue_lib.stores.sql.sqlite.engines import is_busy, own_engine, unshared
+from queue_lib.stores.sql.sqlite.leader import Leader
 from queue_lib.stores.sql.sqlite.statements import render
 from queue_lib.stores.sql.sqlite.writer import Writer
 
@@ -63,6 +64,7 @@ class SqliteDatabase:
 
     def _begin_anew(self) -> None:
         self._idle = threading.Condition()
+        self._leader = Leader(lambda work: self._writer.run(True, work))
         self._reads = 0  # connections in use; guarded by _idle
 
     @property
@@ -98,7 +100,8 @@ class SqliteDatabase:
         **kwargs: P.kwargs,
     ) -> T:
         with self._clear_errors():
-            return self._writer.run(True, work, *args, **kwargs)
+            result: T = self._leader.run(lambda connection: work(connection, *args, **kwargs))
+            return result
 
     def read(
         self,
@@ -167,8 +170,7 @@ class SqliteDatabase:
             return all(
                 {column.name for column in table.columns}
                 <= {
-                    row[1]
-                    for row in connection.exec_driver_sql(f"PRAGMA table_info({table.name})")
+                    row[1] for row in connection.exec_driver_sql(f"PRAGMA table_info({table.name})")
                 }
                 for table in self._tables.metadata.sorted_tables
             )
@@ -181,7 +183,7 @@ class SqliteDatabase:
             hint = _HINTS.get(_primary_code(error))
             if hint is None:
                 raise
-            raise StoreError(f"{error.orig}: {self._target_name}: {hint}") from error
+            raise StoreError(f"{error.orig}: {self._writer.engine.url.database}: {hint}") from error
 
     # -- other processes -------------------------------------------------------------------
 

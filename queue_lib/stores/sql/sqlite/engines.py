@@ -78,8 +78,7 @@ def own_engine(
     def connect(driver: Any, _record: object) -> None:
         try:
             _begin_nothing_itself(driver)
-            if not driver.execute("PRAGMA database_list").fetchone()[2]:
-                raise UnsupportedError(_ALONE.format(engine.url))
+            _check_not_alone(driver, engine.url)
             if prepare is not None:
                 prepare(driver)
         except BaseException:
@@ -128,6 +127,12 @@ def prepare_sqlite_engine(engine: sa.Engine) -> None:
 def _begin(connection: sa.Connection) -> None:
     if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
         connection.exec_driver_sql("BEGIN")
+
+
+def _check_not_alone(driver: Any, url: sa.URL) -> None:
+    (_, _, file) = driver.execute("PRAGMA database_list").fetchone()
+    if not file:
+        raise UnsupportedError(_ALONE.format(url))
 
 
 def _begin_nothing_itself(driver: Any, _record: object = None) -> None:

@@ -17,7 +17,7 @@ from queue_lib.stores.schema import Tables
 from queue_lib.stores.sql import sqlfile
 from queue_lib.stores.sql.dialect import AppendRow, ClaimRow, Held, StateCounts
 
-__all__ = ["SqliteStatements", "render"]
+__all__ = ["SqliteStatements", "all_or_nothing", "render"]
 
 _TEXTS = sqlfile.load(__package__)
 
@@ -31,7 +31,7 @@ def render(tables: Tables) -> dict[str, str]:
     texts = {}
     for name, text in _TEXTS.items():
         for fragment, value in fragments.items():
-            text = text.replace(f"{{{fragment}}}", value)  # noqa: PLW2901
+            text = text.replace(f"{{{fragment}}}", value)
         texts[name] = tables.qualify(text).replace("{p}", tables.prefix)
     return texts
 
@@ -59,7 +59,7 @@ class SqliteStatements:
     ) -> None:
         # Nothing is sent to wake others: they see the commit itself. But a caller whose transaction
         # this is may catch an error and commit all the same.
-        with nullcontext() if wake is None else _all_or_nothing(connection):
+        with nullcontext() if wake is None else all_or_nothing(connection):
             names = dict.fromkeys(row.topic for row in rows)
             topics = {name: self._topic(connection, name) for name in names}
             last, stored_at = self._run(connection, "last_message", now=now).one()
@@ -170,7 +170,8 @@ class SqliteStatements:
         self, connection: sa.Connection, retention: int, batch: int, now: int | None
     ) -> int:
         policy = {"retention": retention, "batch": batch, "now": now}
-        return self._run(connection, "purge_dead", **policy).rowcount
+        gone: int = self._run(connection, "purge_dead", **policy).rowcount
+        return gone
 
     def purge_messages(
         self,
@@ -205,7 +206,7 @@ class SqliteStatements:
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _run(self, connection: sa.Connection, name: str, **values: Any) -> sa.CursorResult[Any]:
+    def _run(self, connection: sa.Connection, name: str, **values: Any) -> Any:  # CursorResult
         return connection.exec_driver_sql(self._sql[name], values)
 
     def _topic(self, connection: sa.Connection, name: str) -> tuple[int, bool]:
@@ -233,7 +234,7 @@ def _by_token(claims: Sequence[Held]) -> str:
 
 
 @contextmanager
-def _all_or_nothing(connection: sa.Connection) -> Iterator[None]:
+def all_or_nothing(connection: sa.Connection) -> Iterator[None]:
     """Undo what an error leaves half done, inside a transaction that somebody else will end."""
     connection.exec_driver_sql("SAVEPOINT queue_lib")
     try:

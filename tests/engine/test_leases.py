@@ -1,0 +1,284 @@
+"""Leases: renewed while a handler runs, lost only when they are, and never held for ever."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from queue_lib import Claimed, ClaimRequest, Delivery, StartFrom, Stats, StoreError
+from queue_lib.engine.queue import StoreQueue
+from queue_lib.testing.faults import FaultyStore, PausingStore
+from tests.engine.conftest import OpenQueue
+from tests.engine.harness import (
+    DEADLINE,
+    FAST,
+    GROUP,
+    TOPIC,
+    Backend,
+    Diary,
+    Gate,
+    Inbox,
+    eventually,
+    messages,
+)
+
+pytestmark = pytest.mark.slow
+
+LEASE = 0.4
+
+
+def stay(leases: float) -> Callable[[Delivery], None]:
+    """Make a handler that takes that many leases, and notices when it is cancelled."""
+
+    def handle(delivery: Delivery) -> None:
+        assert not delivery.cancelled.wait(leases * LEASE), delivery.cancel_reason
+
+    return handle
+
+
+def test_a_handler_of_four_leases_runs_once_beside_another_instance(open_queue: OpenQueue) -> None:
+    inbox = Inbox(then=stay(4))
+    queues = [open_queue(), open_queue()]
+    for queue in queues:
+        queue.subscribe(TOPIC, GROUP, inbox, **FAST, lease_duration=LEASE)
+    queues[0].publish(*messages(1))
+    inbox.wait()
+    eventually(lambda: queues[0].stats(TOPIC, GROUP) == Stats())
+    assert inbox.attempts == [1]
+
+
+def test_a_handler_that_keeps_the_interpreter_busy_keeps_its_lease(queue: StoreQueue) -> None:
+    lease = 1.0  # each statement of a heartbeat asks for the interpreter a dozen times
+
+    def spin(_: Delivery) -> None:
+        end = time.monotonic() + 2 * lease
+        while time.monotonic() < end:
+            sum(range(1000))
+
+    inbox = Inbox(then=spin)
+    queue.subscribe(TOPIC, GROUP, inbox, **FAST, lease_duration=lease, concurrency=2)
+    queue.publish(*messages(2))
+    inbox.wait(2)
+    eventually(lambda: queue.stats(TOPIC, GROUP) == Stats())
+    assert inbox.attempts == [1] * 2
+
+
+@pytest.mark.parametrize("outcome", ["returns", "raises"])
+def test_a_lost_lease_cancels_the_run_and_drops_its_outcome(
+    backend: Backend, open_queue: OpenQueue, outcome: str
+) -> None:
+    diary = Diary(backend.open())
+    pausing = PausingStore(diary)
+    here, there = open_queue(pausing), open_queue()
+    reasons: list[str | None] = []
+
+    def handle(delivery: Delivery) -> None:
+        delivery.cancelled.wait(DEADLINE)
+        reasons.append(delivery.cancel_reason)
+        if outcome == "raises":
+            raise ValueError
+
+    slow, elsewhere = Inbox(then=handle), Inbox()
+    with pausing.pause_on("extend") as pause:  # a heartbeat that is stuck for longer than a lease
+        here.subscribe(TOPIC, GROUP, slow, **FAST, lease_duration=LEASE, concurrency=1)
+        here.publish(*messages(1))
+        pause.wait_reached()
+        there.subscribe(TOPIC, GROUP, elsewhere, **FAST, lease_duration=LEASE)
+        (delivery,) = elsewhere.wait()
+        assert delivery.attempt == 2
+        eventually(lambda: there.stats(TOPIC, GROUP) == Stats())
+    here.close()
+    assert reasons == ["lease lost"]
+    assert diary.of("ack") == diary.of("retry") == diary.of("kill") == []
+    assert there.stats(TOPIC, GROUP) == Stats()
+    assert len(slow.deliveries) == len(elsewhere.deliveries) == 1
+
+
+def test_an_outcome_that_comes_too_late_changes_nothing(
+    backend: Backend, open_queue: OpenQueue
+) -> None:
+    """The handler ends before the heartbeat finds out: the store refuses by the token."""
+    pausing = PausingStore(Diary(backend.open()))
+    here, there = open_queue(pausing), open_queue()
+    with Gate() as slow, Gate() as elsewhere:
+        with pausing.pause_on("extend") as pause:
+            here.subscribe(TOPIC, GROUP, slow, **FAST, lease_duration=LEASE, concurrency=1)
+            here.publish(*messages(1))
+            pause.wait_reached()
+            there.subscribe(TOPIC, GROUP, elsewhere, **FAST, lease_duration=LEASE)
+            elsewhere.wait()
+            slow.open()
+            diary = pausing.store
+            assert isinstance(diary, Diary)
+            (ack,) = diary.wait("ack")
+            assert ack.answer == []
+            assert there.stats(TOPIC, GROUP) == Stats(leased=1)
+        elsewhere.open()
+        eventually(lambda: there.stats(TOPIC, GROUP) == Stats())
+
+
+def test_one_failing_heartbeat_loses_nothing(backend: Backend, open_queue: OpenQueue) -> None:
+    store = FaultyStore(backend.open())
+    queue = open_queue(store)
+    inbox = Inbox(then=stay(3))
+    store.fail_on("extend", StoreError("broken"))
+    queue.subscribe(TOPIC, GROUP, inbox, **FAST, lease_duration=LEASE)
+    queue.publish(*messages(1))
+    inbox.wait()
+    eventually(lambda: queue.stats(TOPIC, GROUP) == Stats())
+    assert store.raised["extend"] == 1
+    assert inbox.attempts == [1]
+
+
+def test_failing_heartbeats_lose_the_lease_at_its_confirmed_end_and_not_before(
+    backend: Backend, open_queue: OpenQueue
+) -> None:
+    diary = Diary(backend.open())
+    store = FaultyStore(diary)
+    queue = open_queue(store)
+    lost: list[float] = []
+
+    def handle(delivery: Delivery) -> None:
+        if delivery.attempt == 1:
+            assert delivery.cancelled.wait(DEADLINE)
+            assert delivery.cancel_reason == "lease lost"
+            lost.append(time.monotonic())
+            store.heal()
+
+    inbox = Inbox(then=handle)
+    store.fail_on("extend", times=None)
+    queue.subscribe(TOPIC, GROUP, inbox, **FAST, lease_duration=LEASE, concurrency=1)
+    queue.publish(*messages(1))
+    inbox.wait(2)
+    eventually(lambda: queue.stats(TOPIC, GROUP) == Stats())
+    claim = next(entry for entry in diary.of("claim") if entry.answer)
+    assert claim.began + LEASE <= lost[0] < claim.ended + 3 * LEASE
+    assert inbox.attempts == [1, 2]
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["not applied", "answer lost"])
+@pytest.mark.parametrize("error", [None, StoreError("broken")], ids=["passing", "other"])
+def test_a_failing_acknowledgement_is_tried_again(
+    backend: Backend, open_queue: OpenQueue, applied: bool, error: StoreError | None
+) -> None:
+    store = FaultyStore(backend.open())
+    queue = open_queue(store)
+    inbox = Inbox()
+    store.fail_on("ack", error, times=2, applied=applied)
+    queue.subscribe(TOPIC, GROUP, inbox, **FAST)
+    queue.publish(*messages(3))
+    eventually(lambda: store.raised["ack"] == 2)
+    eventually(lambda: queue.stats(TOPIC, GROUP) == Stats())
+    queue.close()
+    assert inbox.attempts == [1] * 3
+
+
+@pytest.mark.parametrize("method", ["ack", "retry"])
+def test_what_cannot_be_settled_is_not_held_for_ever_by_a_live_process(
+    backend: Backend, open_queue: OpenQueue, method: str
+) -> None:
+    store = FaultyStore(backend.open())
+    queue = open_queue(store)
+
+    def handle(delivery: Delivery) -> None:
+        if delivery.attempt > 1:
+            store.heal()
+        elif method == "retry":
+            raise ValueError
+
+    inbox = Inbox(then=handle)
+    store.fail_on(method, times=None)
+    queue.subscribe(TOPIC, GROUP, inbox, **FAST, lease_duration=LEASE, concurrency=1)
+    queue.publish(*messages(1))
+    inbox.wait(2)
+    eventually(lambda: queue.stats(TOPIC, GROUP) == Stats())
+    assert inbox.attempts == [1, 2]
+
+
+def test_a_death_that_cannot_be_recorded_is_recorded_later_and_the_handler_not_run_again(
+    backend: Backend, open_queue: OpenQueue
+) -> None:
+    diary = Diary(backend.open())
+    store = FaultyStore(diary)
+    queue = open_queue(store)
+
+    def handle(_: Delivery) -> None:
+        raise ValueError
+
+    inbox = Inbox(then=handle)
+    store.fail_on("kill", times=None)
+    queue.subscribe(TOPIC, GROUP, inbox, **FAST, lease_duration=LEASE, max_attempts=1)
+    queue.publish(*messages(1))
+    eventually(lambda: sum(len(entry.answer) for entry in diary.of("claim")) == 2)
+    store.heal()
+    eventually(lambda: queue.stats(TOPIC, GROUP) == Stats(dead=1))
+    assert inbox.attempts == [1]
+
+
+@pytest.mark.parametrize("method", ["retry", "kill"])
+def test_a_failing_outcome_of_a_failure_is_tried_again(
+    backend: Backend, open_queue: OpenQueue, method: str
+) -> None:
+    store = FaultyStore(backend.open())
+    queue = open_queue(store)
+
+    def handle(_: Delivery) -> None:
+        raise ValueError
+
+    inbox = Inbox(then=handle)
+    store.fail_on(method, times=2)
+    queue.subscribe(TOPIC, GROUP, inbox, **FAST, max_attempts=2)
+    queue.publish(*messages(1))
+    eventually(lambda: queue.stats(TOPIC, GROUP) == Stats(dead=1))
+    assert store.raised[method] == 2
+    assert inbox.attempts == [1, 2]
+
+
+def test_other_handlers_go_on_while_an_outcome_cannot_be_written(
+    backend: Backend, open_queue: OpenQueue
+) -> None:
+    store = FaultyStore(backend.open())
+    queue = open_queue(store)
+
+    def handle(delivery: Delivery) -> None:
+        if delivery.key == "bad":
+            raise ValueError
+
+    inbox = Inbox(then=handle)
+    store.fail_on("retry", times=None)
+    queue.subscribe(TOPIC, GROUP, inbox, **FAST, concurrency=2)
+    queue.publish(*messages(1, key="bad"))
+    eventually(lambda: store.raised["retry"])
+    queue.publish(*messages(20, start=1))
+    eventually(lambda: queue.stats(TOPIC, GROUP) == Stats(leased=1))
+    store.heal()
+
+
+def test_leases_that_ran_out_spend_attempts_and_the_last_one_is_fatal(
+    backend: Backend, open_queue: OpenQueue
+) -> None:
+    """What processes leave behind that die with their message, again and again."""
+    queue, store = open_queue(), backend.open()
+    dead, inbox = Inbox(), Inbox()
+    queue.subscribe("dead", GROUP, dead, **FAST)
+    store.ensure_group(TOPIC, GROUP, StartFrom.LATEST)
+    queue.publish(*messages(1))
+    request = ClaimRequest(TOPIC, GROUP, "gone", 1, timedelta(milliseconds=50))
+    for attempt in (1, 2):
+        claims: list[Claimed] = []
+        while not claims:
+            claims = store.claim(request)
+        assert claims[0].attempt == attempt
+    store.close()
+    queue.subscribe(TOPIC, GROUP, inbox, **FAST, max_attempts=2, dead_letter_topic="dead")
+    (copy,) = dead.wait()
+    assert copy.headers is not None
+    assert copy.headers["x-queue-dlq-error"] == (
+        "attempt 2 ended without an outcome: its lease expired"
+    )
+    assert copy.headers["x-queue-dlq-attempts"] == "2"
+    eventually(lambda: queue.stats(TOPIC, GROUP) == Stats(dead=1))
+    assert inbox.deliveries == []

@@ -1,0 +1,1 @@
+"""What only SQLite has: its plans, locks, processes and modes."""

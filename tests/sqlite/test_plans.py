@@ -1,0 +1,98 @@
+"""Every hot statement seeks in an index, whatever the planner has heard about the tables."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from queue_lib.stores.sql.sqlite.statements import render
+from tests.sqlite.support import NOW, SECOND, TABLES, Queue, message
+
+SQL = render(TABLES)
+BY_KEY = "queue_deliveries USING PRIMARY KEY (group_id=? AND seq=?)"
+PLANS = {
+    "find_topic": [
+        "t USING COVERING INDEX sqlite_autoindex_queue_topics_1 (name=?)",
+        "g USING COVERING INDEX sqlite_autoindex_queue_groups_1 (topic_id=?)",
+    ],
+    "find_group": [
+        "t USING COVERING INDEX sqlite_autoindex_queue_topics_1 (name=?)",
+        "g USING COVERING INDEX sqlite_autoindex_queue_groups_1 (topic_id=? AND name=?)",
+    ],
+    "last_message": ["queue_messages"],
+    "fan_out": [
+        "m USING INTEGER PRIMARY KEY (rowid>?)",
+        "g USING COVERING INDEX sqlite_autoindex_queue_groups_1 (topic_id=?)",
+        "head USING INDEX queue_head (group_id=? AND key=?)",
+    ],
+    "peek": [
+        "queue_deliveries USING INDEX queue_ready (group_id=?)",
+        "queue_deliveries USING INDEX queue_timer (group_id=?)",
+        "queue_deliveries USING INDEX queue_leased (group_id=?)",
+    ],
+    "end_timers": [BY_KEY, "queue_deliveries USING INDEX queue_timer (group_id=? AND at<?)"],
+    "end_leases": [BY_KEY, "queue_deliveries USING INDEX queue_leased (group_id=? AND at<?)"],
+    "live_leases": ["queue_deliveries USING INDEX queue_leased (group_id=? AND at>?)"],
+    "claim": [BY_KEY, "queue_deliveries USING INDEX queue_ready (group_id=?)"],
+    "claimed": [
+        "d USING PRIMARY KEY (group_id=? AND seq=?)",
+        "m USING INTEGER PRIMARY KEY (rowid=?)",
+    ],
+    "ack": [BY_KEY],
+    "kill": [BY_KEY],
+    "promote": [BY_KEY, "next USING INDEX queue_waiting (group_id=? AND key=?)"],
+    "requeue": [BY_KEY],
+    "extend": [BY_KEY],
+    "purge_dead": [BY_KEY, "d USING INDEX queue_dead (group_id=? AND at<?)"],
+    "spent_messages": [
+        "queue_messages USING INTEGER PRIMARY KEY (rowid>?)",
+        "g USING COVERING INDEX sqlite_autoindex_queue_groups_1 (topic_id=?)",
+        "d USING PRIMARY KEY (group_id=? AND seq=?)",
+    ],
+    "delete_messages": ["queue_messages USING INTEGER PRIMARY KEY (rowid=?)"],
+    "count": ["queue_deliveries USING PRIMARY KEY (group_id=?)"],
+}
+# Rows that a scan may walk: the statement's own list, or what a subquery has already cut down.
+SCANS = re.compile(r"SCAN (json_each|lane|CONSTANT ROW|fresh|m$|\(subquery|g USING)")
+
+
+@pytest.fixture(params=["never analysed", "analysed while empty", "analysed when full"])
+def known(request: pytest.FixtureRequest, queue: Queue) -> Queue:
+    def analyse() -> None:
+        queue.database.write(lambda connection: connection.exec_driver_sql("ANALYZE").close())
+
+    if request.param == "analysed while empty":
+        analyse()
+    keys = [None, None, "a", "b", *(f"k{number}" for number in range(20))]
+    queue.append(*(message(f"m{n}", key=keys[n % len(keys)]) for n in range(600)))
+    queue.append(*(message(f"t{n}", deliver_at=NOW + SECOND) for n in range(300)))
+    queue.settle(queue.claim(20)[0])
+    queue.settle(queue.claim(20)[0], "dead")
+    queue.claim(20)
+    if request.param == "analysed when full":
+        analyse()
+    return queue
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_statement_seeks_where_it_should(known: Queue, name: str):
+    steps = explain(known, name)
+    searches = [step.removeprefix("SEARCH ") for step in steps if step.startswith("SEARCH")]
+    assert {plan.removesuffix(" LEFT-JOIN") for plan in searches} == set(PLANS[name])
+    assert [step for step in steps if step.startswith("SCAN") and not SCANS.match(step)] == []
+    # The one sort is by lane, of the messages that are being published.
+    sorts = [step for step in steps if "TEMP B-TREE" in step]
+    assert len(sorts) == (name == "fan_out")
+
+
+def explain(queue: Queue, name: str) -> list[str]:
+    text = SQL[name]
+    values: dict[str, Any] = dict.fromkeys(re.findall(r":(\w+)", text), 1)
+    values |= {"claims": "{}", "seqs": "[]", "lanes": "[]", "now": None}
+
+    def run(connection: Any) -> list[str]:
+        return [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", values)]
+
+    return queue.database.read(run)

@@ -7,7 +7,6 @@ WORKERS ?= 2
 ARGS ?=
 
 BIN := $(VENV)/bin
-SETTINGS := setup.cfg pyproject.toml
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint bench build clean
@@ -41,9 +40,9 @@ clean:  ## remove what the other targets made
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # One stamp for each set of extras: running a target again installs nothing.
-$(VENV)/.demo $(VENV)/.dev: $(VENV)/.%: $(SETTINGS)
+$(VENV)/.demo $(VENV)/.dev: $(VENV)/.%: setup.cfg
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "$(PYTHON) is older than Python 3.11: make $(MAKECMDGOALS) PYTHON=…" >&2; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+		{ echo "$(PYTHON) is no Python 3.11 or newer: name one, as in make $(MAKECMDGOALS) PYTHON=python3.13" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	touch $@

@@ -14,10 +14,12 @@ depends_on = ${repr(depends_on)}
 
 
 def upgrade() -> None:
-    """${message}. Names: `configured_tables(context.config)` knows the prefix and the schema."""
+    """${message}."""
+    tables = configured_tables(context.config)  # for their prefix and schema
     ${upgrades if upgrades else "pass"}
 
 
 def downgrade() -> None:
     """Take it back."""
+    tables = configured_tables(context.config)
     ${downgrades if downgrades else "pass"}

@@ -112,7 +112,7 @@ def tour(queue: StoreQueue, console: Console) -> bool:
 
 def watch(queue: StoreQueue, console: Console, total: int) -> bool:
     columns = (
-        TextColumn("{task.description:10}"), BarColumn(), MofNCompleteColumn(),
+        TextColumn("{task.description:9}"), BarColumn(20), MofNCompleteColumn(),
         TextColumn("{task.fields[rest]}"),
     )  # fmt: skip
     deadline = time.monotonic() + DEADLINE
@@ -125,10 +125,12 @@ def watch(queue: StoreQueue, console: Console, total: int) -> bool:
             for group, bar in bars.items():
                 now = queue.group_stats(TOPIC, group)
                 open_ = now.ready + now.scheduled + now.retrying + now.behind_key + now.leased
-                rest = (
-                    f"{now.leased} running, {now.ready} ready, {now.behind_key} behind their key, "
-                    f"{now.retrying} retrying, {now.scheduled} scheduled, {now.dead} dead"
-                )
+                parts = {
+                    "running": now.leased, "ready": now.ready, "retrying": now.retrying,
+                    "behind their key": now.behind_key, "scheduled": now.scheduled,
+                    "dead": now.dead,
+                }  # fmt: skip
+                rest = ", ".join(f"{count} {what}" for what, count in parts.items() if count)
                 progress.update(bar, completed=total - open_, rest=rest)
                 left += open_
             if not left:

@@ -17,7 +17,7 @@ from queue_lib import migrate
 from tests.servers import Postgres, PostgresServer, ServerUnavailableError
 
 if importlib.util.find_spec("queue_lib.testing.plugin"):
-    pytest_plugins = ["queue_lib.testing.plugin"]
+    pytest_plugins = ["queue_lib.testing.plugin", "tests.clickhouse_server"]
 
 settings.register_profile("default", max_examples=25, deadline=None)
 settings.register_profile("ci", max_examples=100, deadline=None, print_blob=True)

@@ -180,26 +180,36 @@ class PostgresServer(Postgres):
 
     def _find_programs(self) -> Path:
         """Return the first folder of PostgreSQL programs that run here, as the server's user."""
-        tried: list[str] = []
+        tried = ["no PostgreSQL programs"]
         for folder in _candidates():
             try:
-                self._run(folder / "initdb", "--version")
-                self._run(folder / "postgres", "--version")
+                try:
+                    self._check(folder)
+                except PermissionError:  # root's home, say, is closed to the server's user
+                    if folder.parent.name != _WHEEL_FOLDER:
+                        raise
+                    folder = self._copy_wheel(folder)
+                    self._check(folder)
             except (OSError, ServerUnavailableError) as error:
-                if isinstance(error, PermissionError) and folder.parent.name == _WHEEL_FOLDER:
-                    return self._copy_wheel(folder)
                 tried.append(f"{folder}: {error}")
             else:
                 return folder
-        raise ServerUnavailableError("; ".join(["no PostgreSQL programs", *tried]))
+        raise ServerUnavailableError("; ".join(tried))
+
+    def _check(self, programs: Path) -> None:
+        for program in ("initdb", "postgres"):
+            self._run(programs / program, "--version")
 
     def _copy_wheel(self, programs: Path) -> Path:
-        """Copy the programs to where the server's user can reach them: root's home is closed."""
-        copy = self.folder / _WHEEL_FOLDER
-        shutil.copytree(programs.parent, copy, symlinks=True)
-        for path in (copy, *copy.rglob("*")):
+        """Copy the wheel's programs, and the libraries beside its package that they load."""
+        package = programs.parents[1]
+        site = self.folder / "site"
+        for source in package.parent.glob(f"{package.name}*"):
+            if source == package or source.suffix == ".libs":
+                shutil.copytree(source, site / source.name, symlinks=True)
+        for path in (site, *site.rglob("*")):
             os.chown(path, self._user["user"], self._user["group"], follow_symlinks=False)
-        return copy / programs.name
+        return site / programs.relative_to(package.parent)
 
 
 def _candidates() -> Iterator[Path]:

@@ -56,6 +56,7 @@ def test_a_database_is_a_copy_of_its_template(postgres_own_server: PostgresServe
 
 @pytest.mark.slow
 @pytest.mark.processes
+@pytest.mark.usefixtures("postgres_own_server")  # skips where there can be none
 def test_a_killed_owner_takes_its_server_along():
     root = Path(__file__).parents[1]
     owner = subprocess.Popen(

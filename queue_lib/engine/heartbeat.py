@@ -12,7 +12,7 @@ import time
 from datetime import timedelta
 
 from queue_lib.engine.ledger import Ledger
-from queue_lib.engine.lifecycle import Service
+from queue_lib.engine.lifecycle import Service, is_bug
 from queue_lib.engine.run import Run
 from queue_lib.errors import QueueClosedError
 from queue_lib.stores.base import Store
@@ -59,10 +59,10 @@ class Heartbeat:
             held = set(self._store.extend([run.claim for run in runs], self._lease))
         except QueueClosedError:
             return True
-        except Exception as error:  # noqa: BLE001 - a store is foreign code
+        except Exception as error:  # a store is foreign code
             # Nobody said that the leases are lost: they are ours until their confirmed end.
             self.service.error = f"heartbeat: {error}"
-            _logger.warning("%s failed: %s", self.service.name, error)
+            _logger.warning("%s failed: %s", self.service.name, error, exc_info=is_bug(error))
             self._lose([run for run in runs if run.held_until <= time.monotonic()])
             return False
         self.service.succeeded()

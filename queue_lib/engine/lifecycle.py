@@ -21,7 +21,7 @@ from typing import Protocol
 
 from queue_lib.errors import QueueError
 
-__all__ = ["Deadline", "Service", "follow_forks"]
+__all__ = ["Deadline", "Service", "follow_forks", "is_bug"]
 
 _logger = logging.getLogger("queue_lib.engine")
 
@@ -110,14 +110,18 @@ class Service:
                 self.error = f"{type(error).__name__}: {error}"
                 _logger.error(  # noqa: TRY400 - with a traceback only where that says more
                     "%s failed, it starts again in %.1f s: %s", self.name, pause, self.error,
-                    # Faults of the store are expected and say what they are; others are bugs.
-                    exc_info=None if isinstance(error, QueueError) else error,
+                    exc_info=is_bug(error),
                 )  # fmt: skip
             else:
                 return
             if self._stop.wait(pause):
                 return
             pause = min(pause * 2, self._longest_pause)
+
+
+def is_bug(error: BaseException) -> bool:
+    """Say whether to log an error with its traceback: faults of a store say what they are."""
+    return not isinstance(error, QueueError)
 
 
 class _Forker(Protocol):

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from queue_lib.engine.ledger import Ledger
-from queue_lib.engine.lifecycle import Service
+from queue_lib.engine.lifecycle import Service, is_bug
 from queue_lib.engine.run import Run
 from queue_lib.errors import QueueClosedError
 from queue_lib.options import SubscribeOptions
@@ -157,8 +157,10 @@ class Pump:
                 held = set(self._store.ack([run.claim for run in runs]))
             except QueueClosedError:
                 self._ledger.settled(runs)
-            except Exception as error:  # noqa: BLE001 - a store is foreign code; nothing is lost
-                self._ack_failed(runs, error)
+            except BaseException as error:
+                self._ack_failed(runs, error)  # whatever it was: nobody else remembers these
+                if not isinstance(error, Exception):
+                    raise
             else:
                 self._pause = _FIRST_PAUSE
                 self._ledger.settled(runs)
@@ -167,7 +169,7 @@ class Pump:
                 if any(map(self._lets_another_run, runs)):
                     self._wanted = True
 
-    def _ack_failed(self, runs: list[Run], error: Exception) -> None:
+    def _ack_failed(self, runs: list[Run], error: BaseException) -> None:
         now = time.monotonic()
         lease = self._options.lease_duration.total_seconds()
         again: list[Run] = []
@@ -180,7 +182,10 @@ class Pump:
         self._done.extendleft(reversed(again))
         self._next_ack = now + self._next_pause()
         self.service.error = f"ack: {error}"
-        _logger.warning("%s: acknowledging %d failed: %s", self.service.name, len(runs), error)
+        _logger.warning(
+            "%s: acknowledging %d failed: %s", self.service.name, len(runs), error,
+            exc_info=is_bug(error),
+        )  # fmt: skip
         if given_up:
             self._ledger.settled(given_up)
             _logger.error(
@@ -213,10 +218,12 @@ class Pump:
         except QueueClosedError:
             self._claiming = False
             return None
-        except Exception as error:  # noqa: BLE001 - a store is foreign code; consuming goes on
+        except Exception as error:  # a store is foreign code; consuming goes on
             self.service.error = f"claim: {error}"
             self._next_claim = time.monotonic() + self._next_pause()
-            _logger.warning("%s: claiming failed: %s", self.service.name, error)
+            _logger.warning(
+                "%s: claiming failed: %s", self.service.name, error, exc_info=is_bug(error)
+            )
             return self._until(time.monotonic())
         self._pause = _FIRST_PAUSE
         self.service.succeeded()

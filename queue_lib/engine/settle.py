@@ -134,7 +134,7 @@ class Settler:
         pause = 0.05
         while True:
             try:
-                return write()
+                held = write()
             except QueueClosedError:
                 return None
             except Exception as error:
@@ -149,6 +149,15 @@ class Settler:
                     )  # fmt: skip
                     return None
                 _logger.warning("%s of delivery %s failed: %s", what, run.claim.delivery_id, error)
+            else:
+                if not held:  # the heartbeat says nothing of a run whose outcome is being written
+                    _logger.warning(
+                        "delivery %s of %s to %s (attempt %d): its lease was lost before its "
+                        "failure was written (%s)",
+                        run.claim.delivery_id, run.claim.message.topic, run.claim.group,
+                        run.claim.attempt, what,
+                    )  # fmt: skip
+                return held
             if self._hurry.wait(pause):
                 return None
             pause = min(pause * 2, 5.0)

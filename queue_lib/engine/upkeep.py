@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 
-from queue_lib.engine.lifecycle import Service
+from queue_lib.engine.lifecycle import Service, is_bug
 from queue_lib.errors import QueueClosedError, UnsupportedError
 from queue_lib.stores.base import PurgePolicy, Store, WakeSource
 
@@ -37,9 +37,9 @@ def janitor(store: Store, policy: PurgePolicy, interval: timedelta) -> Service:
                     pass
             except QueueClosedError:
                 return
-            except Exception as error:  # noqa: BLE001 - a store is foreign code; the next pass runs
+            except Exception as error:  # a store is foreign code; the next pass runs
                 service.error = f"purge: {error}"
-                _logger.warning("the janitor's pass failed: %s", error)
+                _logger.warning("the janitor's pass failed: %s", error, exc_info=is_bug(error))
             else:
                 service.succeeded()
 

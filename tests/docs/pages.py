@@ -5,7 +5,7 @@ A block is fenced, and its first line says what becomes of it:
     ```python            run, in one namespace for the page, in the page's order
     ```sh                run by bash in the page's folder
     ```python worker.py  written to that file (any language)
-    ```text              what the block before it must have printed
+    ```text              what the block before it must have printed (its main thread)
     ```mermaid           a picture, as is one without a word: left alone
 
 An HTML comment before a block can take it out, or run code that the reader need not see:
@@ -22,7 +22,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Block", "PICTURES", "program", "read_blocks"]
+__all__ = ["PICTURES", "Block", "program", "read_blocks"]
 
 PICTURES = {"", "mermaid"}
 
@@ -33,8 +33,8 @@ _PART = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 
-_PROLOGUE = '''\
-import contextlib, io, subprocess, sys
+_PROLOGUE = """\
+import contextlib, io, subprocess, sys, threading
 from pathlib import Path
 
 def check(place, said, expected):
@@ -48,13 +48,18 @@ def shell(place, code):
         sys.exit(f"{place}: exit code {done.returncode}\\n{done.stdout}")
     return done.stdout
 
+class Said(io.StringIO):
+    def write(self, text):  # handlers print whenever they run
+        ours = threading.current_thread() is threading.main_thread()
+        return super().write(text) if ours else sys.__stdout__.write(text)
+
 def python(place, code):
-    with contextlib.redirect_stdout(io.StringIO()) as said:
+    with contextlib.redirect_stdout(Said()) as said:
         exec(compile(code, place, "exec"), page)
     return said.getvalue()
 
 page = {"__name__": "__main__"}
-'''
+"""
 
 
 @dataclass(frozen=True)

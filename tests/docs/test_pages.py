@@ -1,4 +1,4 @@
-"""Every code block of README.md and docs/ runs, and every link between the pages leads somewhere."""
+"""The code blocks of README.md and docs/ run, and every link between pages leads somewhere."""
 
 from __future__ import annotations
 

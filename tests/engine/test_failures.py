@@ -68,9 +68,9 @@ def raise_group_with_permanent(_: Delivery) -> None:
 
 def raise_while_handling_permanent(_: Delivery) -> None:
     try:
-        raise Permanent("handled")
+        raises(Permanent)(_)
     except Permanent:
-        raise ValueError("another") from None
+        raise ValueError("another")  # noqa: B904 - merely its context
 
 
 def test_a_failing_message_is_tried_max_attempts_times_and_then_is_dead(queue: StoreQueue) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -64,6 +65,21 @@ def test_a_handler_that_keeps_the_interpreter_busy_keeps_its_lease(queue: StoreQ
     inbox.wait(2)
     eventually(lambda: queue.stats(TOPIC, GROUP) == Stats())
     assert inbox.attempts == [1] * 2
+
+
+def test_a_heartbeat_that_could_not_run_in_time_says_so(
+    queue: StoreQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    def keep_the_interpreter_s_lock(delivery: Delivery) -> None:
+        if delivery.attempt == 1:
+            ctypes.PyDLL(None).usleep(int(1.5 * LEASE * 1e6))
+
+    inbox = Inbox(then=keep_the_interpreter_s_lock)
+    queue.subscribe(TOPIC, GROUP, inbox, **FAST, lease_duration=LEASE)
+    queue.publish(*messages(1))
+    eventually(lambda: "s late, of a lease of" in caplog.text)
+    eventually(lambda: queue.stats(TOPIC, GROUP) == Stats())
+    assert inbox.attempts in ([1], [1, 2])  # nobody else may have noticed
 
 
 @pytest.mark.parametrize("outcome", ["returns", "raises"])

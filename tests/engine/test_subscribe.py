@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from queue_lib import (
     SubscribeOptions,
 )
 from queue_lib.engine.queue import StoreQueue
+from queue_lib.testing.conformance.case import together
 from queue_lib.testing.faults import FaultyStore
 from tests.engine.conftest import OpenQueue
 from tests.engine.harness import (
@@ -179,6 +181,14 @@ def test_a_closed_queue_refuses_everything(
         call(queue)
     assert queue.close() is True
     assert subscription.close() is True
+
+
+def test_signals_stay_the_application_s(queue: StoreQueue) -> None:
+    before = [signal.getsignal(number) for number in signal.valid_signals()]
+    together(1, lambda _: queue.subscribe(TOPIC, GROUP, Inbox(), **FAST).close())
+    queue.subscribe(TOPIC, GROUP, Inbox(), **FAST)
+    queue.close()
+    assert [signal.getsignal(number) for number in signal.valid_signals()] == before
 
 
 def test_a_queue_owns_the_store_that_it_was_given(backend: Backend, open_queue: OpenQueue) -> None:

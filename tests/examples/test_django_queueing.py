@@ -33,9 +33,7 @@ def pending():
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def url(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path_factory.mktemp('sqlite')}/shop.db"
     else:
@@ -152,6 +150,8 @@ def test_a_refused_message_leaves_the_transaction_usable(folder: Path, url: str)
 
 
 def test_a_handler_gets_over_a_connection_that_died(folder: Path, url: str):
+    if url.startswith("sqlite"):
+        pytest.skip("there is no server that could close it")
     inside(
         folder,
         url,

@@ -46,7 +46,10 @@ def own_store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Install the store's package as pip does; return its folder and the path to import from."""
     base = tmp_path_factory.mktemp("own_store")
     folder, target = copied("07_own_store", base), base / "installed"
-    offline = ["--no-index", "--no-build-isolation"] if find_spec("setuptools") else []
+    builds_wheels = find_spec("setuptools") and (
+        find_spec("wheel") or find_spec("setuptools.command.bdist_wheel")
+    )
+    offline = ["--no-index", "--no-build-isolation"] if builds_wheels else []
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", *offline]
     run(*pip, "--target", target, folder, cwd=base)
     (folder / "plain_store.py").unlink()  # only what was installed can be imported

@@ -116,7 +116,7 @@ def test_orders_are_shipped_by_the_workers(
 
 
 def test_sigterm_drains_and_the_next_release_goes_on(site: Site, folder: Path, url: str):
-    count = 100
+    count = 150  # two seconds of work
     with hearing_of_shipped(url) as shipped:
         with Gunicorn(site.application, cwd=folder, DATABASE_URL=url) as server:
             add_orders(url, site.table, count)

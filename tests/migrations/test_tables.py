@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from alembic import command
+from alembic.config import Config
 from alembic.script import ScriptDirectory
 
 from queue_lib import InvalidOptionsError, SchemaError, StoreError, UnsupportedError, migrate
@@ -120,6 +123,38 @@ def test_rows_survive_from_the_first_revision_to_head(engine):
                 {column: row[column] for column in given}
                 for row, given in zip(found.mappings(), rows, strict=True)
             ] == rows
+
+
+def test_an_argument_goes_before_the_environment(database_url, monkeypatch):
+    monkeypatch.setenv("QUEUE_LIB_TABLE_PREFIX", "other_")
+    monkeypatch.setenv("QUEUE_LIB_SCHEMA", "other")
+    monkeypatch.setenv("QUEUE_LIB_DATABASE_URL", "sqlite:////no/such/folder/q.db")
+    migrate.upgrade(database_url)
+    assert migrate.current(database_url) is not None
+
+
+def test_the_environment_is_used(postgres_url, monkeypatch):
+    monkeypatch.setenv("QUEUE_LIB_TABLE_PREFIX", "other_")
+    monkeypatch.setenv("QUEUE_LIB_SCHEMA", "messaging")
+    monkeypatch.setenv("QUEUE_LIB_DATABASE_URL", postgres_url)
+    config = Config()
+    config.set_main_option("script_location", str(migrate.script_location()).replace("%", "%%"))
+    command.upgrade(config, "head")
+    where = {"schema": "messaging", "table_prefix": "other_"}
+    assert migrate.current(postgres_url, **where) is not None
+
+
+def test_threads_migrate_one_after_the_other(engine):
+    barrier = threading.Barrier(4)
+
+    def run() -> None:
+        barrier.wait(10)
+        migrate.upgrade(engine)
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(run) for _ in range(4)]:
+            done.result()
+    assert migrate.current(engine) is not None
 
 
 def test_a_failing_revision_leaves_nothing(engine):

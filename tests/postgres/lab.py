@@ -16,6 +16,7 @@ from queue_lib.message import Message
 from queue_lib.options import StartFrom
 from queue_lib.stores.base import ClaimBatch, Claimed, ClaimRequest
 from queue_lib.stores.schema import Tables
+from queue_lib.stores.sql.dialect import Held
 from queue_lib.stores.sql.postgres import PostgresDatabase, PostgresStatements
 from queue_lib.stores.sql.store import SqlStore, StoreClock
 
@@ -25,11 +26,10 @@ TOPIC, GROUP = "orders", "billing"
 DEADLINE = 20.0
 LEASE = timedelta(seconds=30)
 
-_WAITING = "SELECT count(*) FROM pg_locks WHERE pid = %s AND NOT granted"
-
 
 def message(id: str, key: str = "", *, topic: str = TOPIC, **fields: Any) -> Message:
-    return Message(topic, b"x", key, id, published_at=datetime.now(UTC), **fields)
+    fields.setdefault("payload", b"x")
+    return Message(topic, key=key, id=id, published_at=datetime.now(UTC), **fields)
 
 
 class Lab:
@@ -38,6 +38,7 @@ class Lab:
     def __init__(self, host: sa.Engine, tables: Tables) -> None:
         self.host = host
         self.tables = tables
+        self.sql = PostgresStatements(tables)
         self._stores: list[SqlStore] = []
         self._watcher = host.execution_options(isolation_level="AUTOCOMMIT").connect()
         self._threads = ThreadPoolExecutor(16, thread_name_prefix="lab")
@@ -50,27 +51,42 @@ class Lab:
 
     # -- stores ----------------------------------------------------------------------------
 
+    def database(self, target: sa.Engine | sa.URL | None = None, **options: Any) -> PostgresDatabase:
+        """Make a database; without `target` on the host's URL."""
+        return PostgresDatabase(target or self.host.url, self.tables, **options)
+
     def store(
         self,
-        target: sa.Engine | sa.URL | None = None,
+        target: PostgresDatabase | sa.Engine | sa.URL | None = None,
         *,
         clock: StoreClock | None = None,
         **options: Any,
     ) -> SqlStore:
-        """Open a store that the lab closes; without `target` on the host's URL."""
-        database = PostgresDatabase(target or self.host.url, self.tables, **options)
+        """Open a store that the lab closes."""
+        database = (
+            target if isinstance(target, PostgresDatabase) else self.database(target, **options)
+        )
         store = SqlStore(database, PostgresStatements(self.tables), clock=clock)
         self._stores.append(store)
         return store
 
-    def claim(
-        self, store: SqlStore, max: int = 10, *, group: str = GROUP, topic: str = TOPIC,
-        cap: int = 0, lease: timedelta = LEASE,
-    ) -> ClaimBatch:  # fmt: skip
-        return store.claim(ClaimRequest(topic, group, "runner", max, lease, cap))
+    def consuming(self, *groups: str, **options: Any) -> SqlStore:
+        """Open a store, with groups registered on `TOPIC`."""
+        store = self.store(**options)
+        for group in groups or (GROUP,):
+            self.register(store, group)
+        return store
 
-    def register(self, store: SqlStore, group: str = GROUP, *, earliest: bool = False) -> None:
+    @staticmethod
+    def register(store: SqlStore, group: str = GROUP, *, earliest: bool = False) -> None:
         store.ensure_group(TOPIC, group, StartFrom.EARLIEST if earliest else StartFrom.LATEST)
+
+    @staticmethod
+    def claim(
+        store: SqlStore, max: int = 10, *, group: str = GROUP, cap: int = 0,
+        lease: timedelta = LEASE,
+    ) -> ClaimBatch:  # fmt: skip
+        return store.claim(ClaimRequest(TOPIC, group, "runner", max, lease, cap))
 
     # -- interleavings ---------------------------------------------------------------------
 
@@ -84,17 +100,17 @@ class Lab:
         """Run something in a thread."""
         return self._threads.submit(work)
 
-    def start_blocked(self, work: Callable[[], T], behind: sa.Connection) -> Future[T]:
-        """Run something in a thread, and return when its backend waits for `behind`."""
-        pid = pid_of(behind)
-        before = self._blocked_by(pid)
+    def start_behind(self, blocker: sa.Connection, work: Callable[[], T]) -> Future[T]:
+        """Run something in a thread; returns once one more backend waits for `blocker`."""
+        pid = pid_of(blocker)
+        before = self._waiting_for(pid)
         future = self.start(work)
-        eventually(lambda: future.done() or self._blocked_by(pid) > before)
+        eventually(lambda: future.done() or self._waiting_for(pid) > before)
         if future.done():
             raise AssertionError(f"it did not wait: {future.exception() or future.result()}")
         return future
 
-    def _blocked_by(self, pid: int) -> int:
+    def _waiting_for(self, pid: int) -> int:
         found: int = self.ask(
             "SELECT count(*) FROM pg_stat_activity a WHERE %s = any(pg_blocking_pids(a.pid))", pid
         )
@@ -110,37 +126,47 @@ class Lab:
         found = self._watcher.exec_driver_sql(self.tables.qualify(sql), parameters)
         return [tuple(row) for row in found]
 
-    def states(self, group: str = GROUP) -> list[tuple[str, int]]:
-        """Return (message id, state) of a group's deliveries, oldest first."""
+    def states(self, group: str = GROUP) -> dict[str, int]:
+        """Return the state of each of a group's deliveries by message id, oldest first."""
         found = self.rows(
-            "SELECT m.id, d.state FROM {q}deliveries d JOIN {q}groups g ON g.id = d.group_id "
-            "LEFT JOIN {q}messages m ON m.seq = d.seq WHERE g.name = %s ORDER BY d.seq", group
-        )
-        return [(id, state) for id, state in found]
+            "SELECT coalesce(m.id, '?'), d.state FROM {q}deliveries d "
+            "JOIN {q}groups g ON g.id = d.group_id LEFT JOIN {q}messages m ON m.seq = d.seq "
+            "WHERE g.name = %s ORDER BY d.seq", group
+        )  # fmt: skip
+        return dict(found)
 
-    def stuck_lanes(self) -> int:
-        """Count lanes with somebody waiting for nobody."""
-        found: int = self.ask(
-            "SELECT count(*) FROM {q}deliveries w WHERE state = 2 AND NOT EXISTS ("
-            "SELECT FROM {q}deliveries h WHERE h.group_id = w.group_id AND h.key = w.key "
-            "AND h.state IN (0, 1, 3, 5, 6))"
-        )
+    def group_id(self, group: str = GROUP) -> int:
+        found: int = self.ask("SELECT id FROM {q}groups WHERE name = %s", group)
+        return found
+
+    def stripe_mate(self, key: str) -> str:
+        """Find another key that shares the lane lock of `key`."""
+        found: str = self.ask(
+            "SELECT k FROM generate_series(1, 100000) n, cast('mate' || n AS text) k "
+            "WHERE {q}stripe_v1(k) = {q}stripe_v1(%s) LIMIT 1", key
+        )  # fmt: skip
         return found
 
 
+def held(claims: Sequence[Claimed]) -> list[Held]:
+    """Return what the statements take for claims."""
+    return [Held(claim.ref[1], claim.claim_token, claim.ref[2]) for claim in claims]
+
+
+def ids(claims: Sequence[Claimed]) -> list[str]:
+    return [claim.message.id for claim in claims]
+
+
 def pid_of(connection: sa.Connection) -> int:
-    pid: int = connection.connection.driver_connection.info.backend_pid  # type: ignore[union-attr]
+    driver: Any = connection.connection.driver_connection
+    pid: int = driver.info.backend_pid
     return pid
 
 
 def eventually(condition: Callable[[], object], deadline: float = DEADLINE) -> None:
-    """Wait for something that another thread or the server does; it is asked again and again."""
+    """Wait for something that another thread or the server does: it is asked again and again."""
     end = time.monotonic() + deadline
     pause = threading.Event()
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
         pause.wait(0.002)
-
-
-def ids(claims: Sequence[Claimed]) -> list[str]:
-    return [claim.message.id for claim in claims]

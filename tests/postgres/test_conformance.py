@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import pytest
-import sqlalchemy as sa
 
 from queue_lib.stores.base import Store
 from queue_lib.stores.sql.store import SqlStore
@@ -35,5 +34,3 @@ class TestPostgresStore(StoreConformance):
         return self.lab.host.connect()
 
 
-def test_the_suite_ran_on_a_postgres(host: sa.Engine) -> None:
-    assert host.dialect.name == "postgresql"

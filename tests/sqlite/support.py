@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -88,3 +90,18 @@ def write_lock(url: sa.URL) -> Iterator[sqlite3.Connection]:
         with suppress(sqlite3.Error):
             other.execute("ROLLBACK")
         other.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread is about to do."""
+    give_up = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < give_up, "it did not happen"
+        time.sleep(0.001)
+
+
+def open_files(url: sa.URL) -> int:
+    """Count what this process has open of a database: its file, the WAL and the index of that."""
+    assert url.database is not None
+    links = Path("/proc/self/fd").iterdir()
+    return sum(str(link.resolve()).startswith(url.database) for link in links)

@@ -14,17 +14,17 @@ SQL = render(TABLES)
 BY_KEY = "queue_deliveries USING PRIMARY KEY (group_id=? AND seq=?)"
 PLANS = {
     "find_topic": [
-        "t USING COVERING INDEX sqlite_autoindex_queue_topics_1 (name=?)",
-        "g USING COVERING INDEX sqlite_autoindex_queue_groups_1 (topic_id=?)",
+        "t USING INDEX sqlite_autoindex_queue_topics_1 (name=?)",
+        "g USING INDEX sqlite_autoindex_queue_groups_1 (topic_id=?)",
     ],
     "find_group": [
-        "t USING COVERING INDEX sqlite_autoindex_queue_topics_1 (name=?)",
-        "g USING COVERING INDEX sqlite_autoindex_queue_groups_1 (topic_id=? AND name=?)",
+        "t USING INDEX sqlite_autoindex_queue_topics_1 (name=?)",
+        "g USING INDEX sqlite_autoindex_queue_groups_1 (topic_id=? AND name=?)",
     ],
     "last_message": ["queue_messages"],
     "fan_out": [
         "m USING INTEGER PRIMARY KEY (rowid>?)",
-        "g USING COVERING INDEX sqlite_autoindex_queue_groups_1 (topic_id=?)",
+        "g USING INDEX sqlite_autoindex_queue_groups_1 (topic_id=?)",
         "head USING INDEX queue_head (group_id=? AND key=?)",
     ],
     "peek": [
@@ -48,7 +48,7 @@ PLANS = {
     "purge_dead": [BY_KEY, "d USING INDEX queue_dead (group_id=? AND at<?)"],
     "spent_messages": [
         "queue_messages USING INTEGER PRIMARY KEY (rowid>?)",
-        "g USING COVERING INDEX sqlite_autoindex_queue_groups_1 (topic_id=?)",
+        "g USING INDEX sqlite_autoindex_queue_groups_1 (topic_id=?)",
         "d USING PRIMARY KEY (group_id=? AND seq=?)",
     ],
     "delete_messages": ["queue_messages USING INTEGER PRIMARY KEY (rowid=?)"],
@@ -76,15 +76,16 @@ def known(request: pytest.FixtureRequest, queue: Queue) -> Queue:
     return queue
 
 
-@pytest.mark.parametrize("name", PLANS)
-def test_the_statement_seeks_where_it_should(known: Queue, name: str):
-    steps = explain(known, name)
-    searches = [step.removeprefix("SEARCH ") for step in steps if step.startswith("SEARCH")]
-    assert {plan.removesuffix(" LEFT-JOIN") for plan in searches} == set(PLANS[name])
-    assert [step for step in steps if step.startswith("SCAN") and not SCANS.match(step)] == []
+def test_every_statement_seeks_where_it_should(known: Queue):
+    plans = {name: explain(known, name) for name in PLANS}
+    assert {
+        name: {step.split(maxsplit=1)[1] for step in plan if step.startswith("SEARCH")}
+        for name, plan in plans.items()
+    } == {name: set(steps) for name, steps in PLANS.items()}
+    scans = [step for plan in plans.values() for step in plan if step.startswith("SCAN")]
+    assert [step for step in scans if not SCANS.match(step)] == []
     # The one sort is by lane, of the messages that are being published.
-    sorts = [step for step in steps if "TEMP B-TREE" in step]
-    assert len(sorts) == (name == "fan_out")
+    assert {name for name, plan in plans.items() if "TEMP B-TREE" in str(plan)} == {"fan_out"}
 
 
 def explain(queue: Queue, name: str) -> list[str]:
@@ -93,6 +94,8 @@ def explain(queue: Queue, name: str) -> list[str]:
     values |= {"claims": "{}", "seqs": "[]", "lanes": "[]", "now": None}
 
     def run(connection: Any) -> list[str]:
-        return [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", values)]
+        rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", values)
+        # Releases differ in what they call covering, and in how they show a left join.
+        return [row[3].removesuffix(" LEFT-JOIN").replace(" COVERING", "") for row in rows]
 
     return queue.database.read(run)

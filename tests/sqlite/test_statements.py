@@ -211,9 +211,13 @@ def test_requeue_and_extend_keep_what_they_are_not_told_to_change(queue: Queue):
     requeue(0, None, 0)
     assert queue.rows(inside) == [(READY, NOW + 5, 1, "first", None)]
     (row,), _ = queue.claim(lease=10)
-    extend = queue.sql.extend, queue.group, held([row]), 100
-    assert queue.database.write(*extend, queue.now + 10) == {row.seq}  # at its very end
-    assert queue.database.write(*extend, queue.now + 111) == set()
+
+    def extend(now: int) -> set[int]:
+        write = queue.database.write
+        return write(queue.sql.extend, queue.group, held([row]), 100, now)
+
+    assert extend(queue.now + 10) == {row.seq}  # at its very end
+    assert extend(queue.now + 111) == set()
 
 
 def test_a_delivery_whose_message_is_gone_does_not_stop_the_others(queue: Queue):

@@ -43,12 +43,9 @@ def test_a_name_of_allowed_characters_passes(name: str) -> None:
     ],
     ids=lambda name: ascii(name)[:20] if not isinstance(name, Unprintable | int) else "object",
 )  # fmt: skip
-@pytest.mark.parametrize("kind", ["topic", "group"])
-def test_any_other_name_is_refused_in_short_words(kind: str, name: object) -> None:
-    with pytest.raises(
-        InvalidNameError, match=rf"^{kind} .*1 to 200 .*\[A-Za-z0-9\._-\]"
-    ) as caught:
-        validate_name(kind, name)
+def test_any_other_name_is_refused_in_short_words(name: object) -> None:
+    with pytest.raises(InvalidNameError, match=r"^group .*1 to 200 characters of ") as caught:
+        validate_name("group", name)
     assert len(str(caught.value)) < 250
     assert str(caught.value).isascii()
 

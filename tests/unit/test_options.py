@@ -75,10 +75,10 @@ def test_a_count_beyond_its_bounds_is_refused(name: str, bounds: tuple[int, int]
 
 
 @pytest.mark.parametrize("name", COUNTS)
-@pytest.mark.parametrize("value", [True, False, 4.0, "4", Decimal(4), float("nan"), [4], b"4"])
-def test_a_count_must_be_a_whole_number(name: str, value: object) -> None:
-    with pytest.raises(InvalidOptionsError, match=f"^{name} .*must be a whole number$"):
-        options(name, value)
+def test_a_count_must_be_a_whole_number(name: str) -> None:
+    for value in (True, False, 4.0, "4", Decimal(4), float("nan"), [4], b"4"):
+        with pytest.raises(InvalidOptionsError, match=f"^{name} .*must be a whole number$"):
+            options(name, value)
 
 
 # -- durations ---------------------------------------------------------------------------------
@@ -104,10 +104,10 @@ def test_a_duration_beyond_its_bounds_is_refused(name: str, least: timedelta) ->
 
 
 @pytest.mark.parametrize("name", DURATIONS)
-@pytest.mark.parametrize("value", [True, "30s", "30", b"30", Decimal(30), [30]])
-def test_a_duration_must_be_a_timedelta_or_a_number(name: str, value: object) -> None:
-    with pytest.raises(InvalidOptionsError, match=f"^{name} .*timedelta or a number of seconds$"):
-        options(name, value)
+def test_a_duration_must_be_a_timedelta_or_a_number(name: str) -> None:
+    for value in (True, "30s", "30", b"30", Decimal(30), [30]):
+        with pytest.raises(InvalidOptionsError, match=f"^{name} .*timedelta or a number of sec"):
+            options(name, value)
 
 
 # -- the rest ----------------------------------------------------------------------------------

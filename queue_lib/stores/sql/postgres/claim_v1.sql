@@ -9,22 +9,22 @@ create or replace function {q}promote_v1(p_group int, p_now bigint)
 returns void language plpgsql as $$
 declare
   v_lanes int;
-  v_seqs bigint[];
+  v_rows tid[];
   v_free int[];
 begin
   select {q}lanes_v1(g.topic_id) into v_lanes from {q}groups g where g.id = p_group;
-  select array_agg(o.seq), array_agg(o.stripe) filter (where o.free)
-  into v_seqs, v_free
+  select array_agg(o.ctid), array_agg(o.stripe) filter (where o.free)
+  into v_rows, v_free
   from (
-    select l.seq, l.stripe, pg_try_advisory_xact_lock_shared(v_lanes, l.stripe) as free
+    select l.ctid, l.stripe, pg_try_advisory_xact_lock_shared(v_lanes, l.stripe) as free
     from (
-      select d.seq, {q}stripe_v1(d.key) as stripe from {q}deliveries d
+      select d.ctid, {q}stripe_v1(d.key) as stripe from {q}deliveries d
       where d.group_id = p_group and d.state in (5, 6)
       order by d.seq limit 100 for update skip locked
     ) l
   ) o;
-  if v_seqs is not null then
-    perform {q}finish_v1(p_group, v_seqs, coalesce(v_free, '{}'), null, {q}now_v1(p_now));
+  if v_rows is not null then
+    perform {q}finish_v1(p_group, v_rows, coalesce(v_free, '{}'), null, {q}now_v1(p_now));
   end if;
 end $$;
 
@@ -41,16 +41,16 @@ create or replace function {q}claim_v1(
   seq bigint, token text, attempts int, error text, id text, key text, payload bytea,
   headers text, priority int, deliver_at bigint, published_at bigint
 ) language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
-set enable_mergejoin = off set jit = off as $$
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 #variable_conflict use_column
 declare
   v_now bigint;
   v_limit int := p_limit;
   v_leased bigint;
   v_expired bigint;
-  v_taken bigint[];
-  v_ready bigint[];
+  v_taken tid[];
+  v_ready tid[];
 begin
   perform {q}require_read_committed_v1();
   if exists (select from {q}deliveries d where d.group_id = p_group and d.state in (5, 6)) then
@@ -78,28 +78,28 @@ begin
   end if;
   -- SKIP LOCKED: claims never wait for each other, nor for a settlement, and get distinct rows.
   with ready as materialized (
-    select d.seq, d.priority, d.state from {q}deliveries d
+    select d.ctid, d.seq, d.priority, d.state from {q}deliveries d
     where d.group_id = p_group and d.state = 0
     order by d.priority, d.seq limit v_limit for update skip locked
   ), ended as materialized (
-    select d.seq, d.priority, d.state from {q}deliveries d
+    select d.ctid, d.seq, d.priority, d.state from {q}deliveries d
     where d.group_id = p_group and d.state = 1 and d.at <= v_now
     order by d.at limit 1000 for update skip locked
   ), expired as materialized (
-    select d.seq, d.priority, d.state from {q}deliveries d
+    select d.ctid, d.seq, d.priority, d.state from {q}deliveries d
     where d.group_id = p_group and d.state = 3 and d.at < v_now
     order by d.at limit 1000 for update skip locked
   )
   select
-    array_agg(c.seq) filter (where c.place <= v_limit),
-    array_agg(c.seq) filter (where c.place > v_limit and c.state <> 0)
+    array_agg(c.ctid) filter (where c.place <= v_limit),
+    array_agg(c.ctid) filter (where c.place > v_limit and c.state <> 0)
   into v_taken, v_ready
   from (
-    select u.seq, u.state, row_number() over (order by u.priority, u.seq) as place
+    select u.ctid, u.state, row_number() over (order by u.priority, u.seq) as place
     from (table ready union all table ended union all table expired) u
   ) c;
   if v_ready is not null then
-    update {q}deliveries d set state = 0 where d.group_id = p_group and d.seq = any(v_ready);
+    update {q}deliveries d set state = 0 where d.ctid = any(v_ready);
   end if;
   if v_taken is not null then
     return query
@@ -109,7 +109,7 @@ begin
         at = v_now + p_lease,
         token = gen_random_uuid(),
         attempts = d.attempts + (d.token is not null)::int
-      where d.group_id = p_group and d.seq = any(v_taken)
+      where d.ctid = any(v_taken)
       returning d.seq, d.token, d.attempts, d.error, d.key, d.priority
     )
     select l.seq, l.token::text, l.attempts, l.error, m.id, l.key, coalesce(m.payload, ''),

@@ -10,7 +10,10 @@
 -- Where the SET clauses stand, the plan is made once, from whatever statistics there were: on an
 -- empty table that would be a plan for empty tables. With them each statement keeps to the index
 -- it was written for. (jit: the guess that a LIMIT reads a tenth of a million rows would have
--- each claim compiled first.)
+-- each claim compiled first.) For the same reason rows that are locked are found again by ctid,
+-- which the lock keeps in place, and not by a list of keys: for that, a plan made on an empty
+-- table may read the whole group. And where a row is looked up for each of many, it is a scalar
+-- or lateral subquery with an index of its own, not an EXISTS, which may become a hash of all.
 --
 -- {q} is the schema and the prefix: nothing of ours is looked up by search_path.
 --
@@ -103,8 +106,8 @@ create or replace function {q}append_v1(
   p_headers text[], p_priorities int[], p_deliver_at bigint[], p_published_at bigint[],
   p_dead_letter boolean[], p_wake text, p_now bigint default null
 ) returns boolean language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
-set enable_mergejoin = off set jit = off as $$
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
   v_topics int[];
   v_now bigint;
@@ -138,14 +141,13 @@ begin
     select i.seq, i.id, i.topic_id, i.key, i.payload, i.headers, i.priority, i.deliver_at,
       i.published_at, v_now,
       coalesce(i.dead_letter, false)
-        and not exists (select from {q}groups g where g.topic_id = i.topic_id)
+        and (select true from {q}groups g where g.topic_id = i.topic_id limit 1) is null
     from input i
     order by i.id collate "C", i.seq
     on conflict (id) do nothing
     returning seq, topic_id, key, priority, deliver_at
   ), placed as materialized (
-    -- Behind another of its lane: an earlier one of this call, or one that is live. (A scalar
-    -- subquery: EXISTS may become a hash of every live row.)
+    -- Behind another of its lane: an earlier one of this call, or one that is live.
     select g.id as group_id, s.seq, s.key, s.priority, s.deliver_at,
       s.key is not null and (
         row_number() over (partition by g.id, s.key order by s.seq) > 1

@@ -6,8 +6,8 @@
 create or replace function {q}ensure_group_v1(
   p_topic text, p_group text, p_earliest boolean, p_now bigint default null
 ) returns void language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
-set enable_mergejoin = off set jit = off set lock_timeout = '10s' as $$
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+set enable_hashjoin = off set enable_mergejoin = off set jit = off set lock_timeout = '10s' as $$
 declare
   v_topic int;
   v_group int;
@@ -47,8 +47,8 @@ end $$;
 create or replace function {q}purge_dead_v1(
   p_retention bigint, p_batch int, p_now bigint default null
 ) returns int language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
-set enable_mergejoin = off set jit = off as $$
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
   v_before bigint := {q}now_v1(p_now) - p_retention;
   v_group int;
@@ -62,8 +62,8 @@ begin
     exit when v_gone >= p_batch;
     -- Locked before they are deleted, skipping what is locked: no deadlock with anybody.
     delete from {q}deliveries d
-    where d.group_id = v_group and d.seq = any(array(
-      select o.seq from {q}deliveries o
+    where d.ctid = any(array(
+      select o.ctid from {q}deliveries o
       where o.group_id = v_group and o.state = 4 and o.at < v_before
       order by o.at limit p_batch - v_gone for update skip locked
     ));
@@ -79,12 +79,12 @@ end $$;
 create or replace function {q}purge_messages_v1(
   p_retention bigint, p_dead_retention bigint, p_batch int, p_now bigint default null
 ) returns int language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
-set enable_mergejoin = off set jit = off as $$
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
   v_now bigint := {q}now_v1(p_now);
   v_young bigint;
-  v_old bigint[];
+  v_old tid[];
   v_topics int[];
   v_gone int;
 begin
@@ -97,30 +97,36 @@ begin
   where m.stored_at >= v_now - least(p_retention, p_dead_retention)
   order by m.seq limit 1;
   v_old := array(
-    select m.seq from {q}messages m
+    select m.ctid from {q}messages m
     where m.seq < coalesce(v_young, 9223372036854775807)
       and greatest(m.stored_at, m.deliver_at)
         < v_now - case when m.untaken then p_dead_retention else p_retention end
-      and not exists (
-        select from {q}groups g join {q}deliveries d on d.group_id = g.id and d.seq = m.seq
-        where g.topic_id = m.topic_id
-      )
-    order by m.seq limit p_batch
+      and (
+        select true
+        from {q}groups g cross join lateral (
+          select from {q}deliveries d where d.group_id = g.id and d.seq = m.seq limit 1
+        ) needed
+        where g.topic_id = m.topic_id limit 1
+      ) is null
+    order by m.seq limit p_batch for update skip locked
   );
   -- A group that is being registered has made deliveries that the statement above could not see,
   -- or will: the topic is left alone. Others cannot be registered from here to the commit. One
   -- registered in between is seen by the statement below: it looks again.
   v_topics := array(
     select t.id from {q}topics t
-    where t.id in (select m.topic_id from {q}messages m where m.seq = any(v_old))
+    where t.id in (select m.topic_id from {q}messages m where m.ctid = any(v_old))
     order by t.id for share skip locked
   );
   delete from {q}messages m
-  where m.seq = any(v_old) and m.topic_id = any(v_topics)
-    and not exists (
-      select from {q}groups g join {q}deliveries d on d.group_id = g.id and d.seq = m.seq
-      where g.topic_id = m.topic_id
-    );
+  where m.ctid = any(v_old) and m.topic_id = any(v_topics)
+    and (
+      select true
+      from {q}groups g cross join lateral (
+        select from {q}deliveries d where d.group_id = g.id and d.seq = m.seq limit 1
+      ) needed
+      where g.topic_id = m.topic_id limit 1
+    ) is null;
   get diagnostics v_gone = row_count;
   return v_gone;
 end $$;
@@ -133,8 +139,8 @@ returns table (
   ready bigint, scheduled bigint, retrying bigint, waiting bigint, leased bigint, dead bigint,
   oldest_ready_age bigint
 ) language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
-set enable_mergejoin = off set jit = off as $$
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
   v_now bigint := {q}now_v1(p_now);
 begin

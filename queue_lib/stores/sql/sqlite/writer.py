@@ -74,7 +74,7 @@ class Writer:
 
         `durable`: the commit is on the disk, not only in the operating system.
         """
-        give_up = time.monotonic() + self._patience
+        begun = time.monotonic()
         if not self._gate.acquire(timeout=self._patience):
             raise StoreUnavailableError("database is locked: by other threads of this process")
         try:
@@ -83,7 +83,7 @@ class Writer:
                     return self._attempt(durable, work, *args, **kwargs)
                 except sa.exc.OperationalError as error:
                     # Only without WAL: somebody reads, and the COMMIT must wait for that.
-                    if not is_busy(error) or time.monotonic() >= give_up:
+                    if not is_busy(error) or time.monotonic() - begun >= self._patience:
                         raise
                 time.sleep(_COMMIT_PAUSE)
         finally:

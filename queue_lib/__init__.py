@@ -17,7 +17,7 @@ from queue_lib.config import (
     MemoryQueueConfig,
     QueueType,
 )
-from queue_lib.engine.queue import new_store_queue
+from queue_lib.engine.queue import StoreQueue, new_store_queue
 from queue_lib.errors import (
     DeadLetterLoopError,
     InvalidMessageError,
@@ -150,6 +150,7 @@ __all__ = [
     "Stats",
     "Store",
     "StoreError",
+    "StoreQueue",
     "StoreUnavailableError",
     "SubscribeOptions",
     "Subscriber",

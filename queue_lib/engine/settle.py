@@ -83,7 +83,7 @@ class Settler:
         text = f"attempt {attempts} ended without an outcome: its lease expired"
         if claim.last_error:
             text = f"{text}; before that: {claim.last_error}"
-        self._bury(run, attempts, text)
+        self._bury(run, attempts, _cut(text))
 
     def fail(self, run: Run, error: BaseException) -> None:
         """Retry the delivery, or dead-letter it if `error` or the attempts say so."""
@@ -193,6 +193,9 @@ def error_text(error: BaseException) -> str:
     except BaseException:  # noqa: BLE001 - a handler's __str__ may raise anything
         said = "(its text could not be read)"
     text = f"{name}: {said[:MAX_ERROR_BYTES]}" if said else name
-    text = text.replace("\0", "\N{REPLACEMENT CHARACTER}").replace(_SEPARATOR, " ")
-    encoded = text.encode(errors="replace")[:MAX_ERROR_BYTES]
-    return encoded.decode(errors="ignore")
+    return _cut(text.replace("\0", "\N{REPLACEMENT CHARACTER}").replace(_SEPARATOR, " "))
+
+
+def _cut(text: str) -> str:
+    """Cut a text to `MAX_ERROR_BYTES`, on a character."""
+    return text.encode(errors="replace")[:MAX_ERROR_BYTES].decode(errors="ignore")

@@ -13,7 +13,7 @@ from functools import lru_cache
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from queue_lib.errors import InvalidOptionsError
+from queue_lib.errors import InvalidOptionsError, shown
 
 __all__ = [
     "DEAD",
@@ -81,20 +81,27 @@ class Tables:
         return text.replace("{q}", f'"{self.schema}".{self.prefix}' if self.schema else self.prefix)
 
 
-@lru_cache(maxsize=64)
 def build_tables(prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> Tables:
     """Describe the tables for a prefix and a schema; equal arguments give the same object.
 
     Raises:
         InvalidOptionsError: not a plain lower-case identifier of at most 31 characters.
     """
-    for field, value in (("table_prefix", prefix), ("schema", schema)):
-        if value is not None and (
-            not isinstance(value, str) or _IDENTIFIER.fullmatch(value) is None
-        ):
-            raise InvalidOptionsError(
-                f"{field} {value!r}: must be 1 to 31 characters of [a-z0-9_], no digit first"
-            )
+    _check_identifier("table_prefix", prefix)
+    if schema is not None:
+        _check_identifier("schema", schema)
+    return _build_tables(prefix, schema)
+
+
+def _check_identifier(field: str, value: object) -> None:
+    if not isinstance(value, str) or _IDENTIFIER.fullmatch(value) is None:
+        raise InvalidOptionsError(
+            f"{field} {shown(value)}: must be 1 to 31 characters of [a-z0-9_], no digit first"
+        )
+
+
+@lru_cache(maxsize=64)
+def _build_tables(prefix: str, schema: str | None) -> Tables:
     metadata = sa.MetaData(schema=schema)
     message_seq = sa.Sequence(f"{prefix}message_seq", data_type=sa.BigInteger, metadata=metadata)
     topics = sa.Table(

@@ -13,6 +13,7 @@ import pytest
 from queue_lib import EngineConfig, Store, migrate, new_store_queue
 from queue_lib.engine.queue import StoreQueue
 from queue_lib.stores.memory import MemoryStore
+from queue_lib.testing.conformance.case import together
 from tests.engine.harness import Backend
 
 _SQL = frozenset({"shared", "transactional", "wake"})
@@ -65,8 +66,8 @@ def open_queue(backend: Backend) -> Iterator[OpenQueue]:
         return queues[-1]
 
     yield opened
-    for queue in queues:
-        queue.close(timeout=5)
+    if queues:
+        together(len(queues), lambda number: queues[number].close(timeout=5))
 
 
 @pytest.fixture

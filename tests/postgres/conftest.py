@@ -34,7 +34,7 @@ def host(shared_database: str, tables: Tables) -> Iterator[sa.Engine]:
     create_tables(engine, tables)
     yield engine
     with engine.begin() as connection:
-        connection.execute(sa.schema.DropSchema(tables.schema, cascade=True))
+        connection.execute(sa.schema.DropSchema(str(tables.schema), cascade=True))
     engine.dispose()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 
@@ -20,6 +20,7 @@ from queue_lib.stores.sql.dialect import Held
 from queue_lib.stores.sql.postgres import PostgresDatabase, PostgresStatements
 from queue_lib.stores.sql.store import SqlStore, StoreClock
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 TOPIC, GROUP = "orders", "billing"
@@ -51,7 +52,9 @@ class Lab:
 
     # -- stores ----------------------------------------------------------------------------
 
-    def database(self, target: sa.Engine | sa.URL | None = None, **options: Any) -> PostgresDatabase:
+    def database(
+        self, target: sa.Engine | sa.URL | None = None, **options: Any
+    ) -> PostgresDatabase:
         """Make a database; without `target` on the host's URL."""
         return PostgresDatabase(target or self.host.url, self.tables, **options)
 
@@ -96,9 +99,9 @@ class Lab:
         with self.host.execution_options(isolation_level=isolation).connect() as connection:
             yield connection
 
-    def start(self, work: Callable[[], T]) -> Future[T]:
+    def start(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run something in a thread."""
-        return self._threads.submit(work)
+        return self._threads.submit(work, *args, **kwargs)
 
     def start_behind(self, blocker: sa.Connection, work: Callable[[], T]) -> Future[T]:
         """Run something in a thread; returns once one more backend waits for `blocker`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
@@ -23,14 +22,12 @@ class TestPostgresStore(StoreConformance):
     lab: Lab
 
     @pytest.fixture(name="store")
-    def given_store(self, clock: ManualClock, lab: Lab) -> Iterator[SqlStore]:
+    def given_store(self, clock: ManualClock, lab: Lab) -> SqlStore:
         self.lab = lab
-        yield lab.store(clock=clock)
+        return lab.store(clock=clock)
 
     def reopen(self, store: Store) -> SqlStore:
         return self.lab.store(clock=self.clock)
 
     def connect(self, store: Store) -> AbstractContextManager[Any]:
         return self.lab.host.connect()
-
-

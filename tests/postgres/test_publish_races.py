@@ -95,9 +95,7 @@ def test_the_very_first_publish_to_a_topic_before_its_first_group(lab: Lab) -> N
     store = lab.store()
     with lab.transaction() as publisher:
         store.append_in(publisher, [message("a")])
-        registrar = lab.start_behind(
-            publisher, lambda: lab.register(lab.store(), earliest=True)
-        )
+        registrar = lab.start_behind(publisher, lambda: lab.register(lab.store(), earliest=True))
         publisher.commit()
     registrar.result(DEADLINE)
     assert lab.states() == {"a": READY}
@@ -183,7 +181,7 @@ def test_equal_ids_in_reverse_order_do_not_deadlock(lab: Lab) -> None:
         for _ in range(3):
             store.append(messages if number % 2 else messages[::-1])
 
-    for future in [lab.start(lambda n=number: publish(n)) for number in range(10)]:
+    for future in [lab.start(publish, number) for number in range(10)]:
         future.result(DEADLINE)
     assert len(lab.states()) == 400
 
@@ -199,7 +197,7 @@ def test_equal_keys_in_reverse_order_do_not_deadlock(lab: Lab) -> None:
             mine = keys if number % 2 else keys[::-1]
             store.append([message(f"{number}-{turn}-{key}", key) for key in mine])
 
-    for future in [lab.start(lambda n=number: publish(n)) for number in range(8)]:
+    for future in [lab.start(publish, number) for number in range(8)]:
         future.result(DEADLINE)
     assert lab.ask("SELECT count(*) FROM {q}deliveries WHERE state = 0") == len(keys)
     assert lab.ask("SELECT count(*) FROM {q}deliveries") == len(keys) * 40

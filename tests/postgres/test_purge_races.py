@@ -2,57 +2,68 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import timedelta
 
+import pytest
+import sqlalchemy as sa
+
 from queue_lib.stores.base import PurgePolicy
+from queue_lib.stores.sql.store import SqlStore
 from queue_lib.testing.clock import ManualClock
 from tests.postgres.lab import DEADLINE, GROUP, TOPIC, Lab, ids, message
 
 HOUR = timedelta(hours=1)
 HOURLY = PurgePolicy(dead_retention=HOUR, acked_retention=HOUR)
-MICROSECONDS = 3_600_000_000
+IN_MICROSECONDS = 3_600_000_000
+
+READY = 0
 
 
-def old_message(lab: Lab) -> tuple[ManualClock, object]:
-    """Leave a message behind that no delivery needs and that is old enough."""
-    clock = ManualClock()
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store(lab: Lab, clock: ManualClock) -> SqlStore:
+    """A store with one message that no delivery needs and that is old enough to go."""
     store = lab.store(clock=clock)
     store.append([message("a")])
     clock.advance(2 * HOUR)
-    return clock, store
+    return store
 
 
-def purge_in(lab: Lab, connection: object, now: int) -> int:
-    return lab.sql.purge_messages(connection, MICROSECONDS, MICROSECONDS, 100, now)  # type: ignore[arg-type]
+def purge_in(lab: Lab, connection: sa.Connection, clock: ManualClock) -> int:
+    return lab.sql.purge_messages(connection, IN_MICROSECONDS, IN_MICROSECONDS, 100, clock())
 
 
-def test_a_publish_of_an_id_that_is_being_purged_stores_a_new_message(lab: Lab) -> None:
-    clock, _ = old_message(lab)
-    store = lab.consuming(clock=clock)
+def test_a_publish_of_an_id_that_is_being_purged_stores_a_new_message(
+    lab: Lab, store: SqlStore, clock: ManualClock
+) -> None:
+    lab.register(store)
     with lab.transaction() as purge:
-        assert purge_in(lab, purge, clock()) == 1
+        assert purge_in(lab, purge, clock) == 1
         publisher = lab.start_behind(purge, lambda: store.append([message("a", payload=b"new")]))
         purge.commit()
     publisher.result(DEADLINE)
     assert [claim.message.payload for claim in lab.claim(store)] == [b"new"]
 
 
-def test_a_purge_that_rolls_back_leaves_the_id_taken(lab: Lab) -> None:
-    clock, _ = old_message(lab)
-    store = lab.consuming(clock=clock)
+def test_a_purge_that_rolls_back_leaves_the_id_taken(
+    lab: Lab, store: SqlStore, clock: ManualClock
+) -> None:
+    lab.register(store)
     with lab.transaction() as purge:
-        purge_in(lab, purge, clock())
+        assert purge_in(lab, purge, clock) == 1
         publisher = lab.start_behind(purge, lambda: store.append([message("a", payload=b"new")]))
         purge.rollback()
     publisher.result(DEADLINE)
     assert lab.claim(store) == []
 
 
-def test_a_purge_beside_an_open_publish_of_the_same_id(lab: Lab) -> None:
+def test_a_purge_beside_an_open_publish_of_the_same_id(lab: Lab, store: SqlStore) -> None:
     """The publish came first and found the id taken: nothing was stored, and nothing is kept."""
-    clock, _ = old_message(lab)
-    store = lab.consuming(clock=clock)
+    lab.register(store)
     with lab.transaction() as publisher:
         store.append_in(publisher, [message("a"), message("b")])
         assert store.purge(HOURLY, 100) == 1
@@ -60,23 +71,69 @@ def test_a_purge_beside_an_open_publish_of_the_same_id(lab: Lab) -> None:
     assert ids(lab.claim(store)) == ["b"]
 
 
-def test_a_backfill_in_flight_keeps_its_messages(lab: Lab) -> None:
+def test_a_backfill_in_flight_keeps_its_messages(
+    lab: Lab, store: SqlStore, clock: ManualClock
+) -> None:
     """The purge cannot see its deliveries yet: it leaves the topic alone, and does not wait."""
-    clock, store = old_message(lab)
     with lab.transaction() as registrar:
         lab.sql.ensure_group(registrar, TOPIC, GROUP, True, clock())
-        assert store.purge(HOURLY, 100) == 0  # type: ignore[attr-defined]
+        assert store.purge(HOURLY, 100) == 0
         registrar.commit()
-    assert lab.states() == {"a": 0}
-    assert store.purge(HOURLY, 100) == 0  # type: ignore[attr-defined]
+    assert store.purge(HOURLY, 100) == 0
+    assert lab.states() == {"a": READY}
 
 
-def test_a_backfill_behind_a_purge_does_not_see_what_went(lab: Lab) -> None:
-    clock, store = old_message(lab)
-    store.append([message("b")])  # type: ignore[attr-defined]
+def test_a_backfill_that_commits_in_the_middle_of_a_purge_keeps_its_messages(
+    lab: Lab, store: SqlStore, clock: ManualClock
+) -> None:
+    """The purge has chosen the message before the commit, and locks the topic behind it.
+
+    The lock on the table holds the purge between these two statements.
+    """
+    with lab.transaction() as registrar:
+        registrar.exec_driver_sql(lab.tables.qualify("LOCK TABLE {q}topics"))
+        lab.sql.ensure_group(registrar, TOPIC, GROUP, True, clock())
+        purge = lab.start_behind(registrar, lambda: store.purge(HOURLY, 100))
+        registrar.commit()
+    assert purge.result(DEADLINE) == 0
+    assert lab.states() == {"a": READY}
+
+
+def test_a_backfill_behind_a_purge_does_not_see_what_went(
+    lab: Lab, store: SqlStore, clock: ManualClock
+) -> None:
+    store.append([message("b")])
     with lab.transaction() as purge:
-        assert purge_in(lab, purge, clock()) == 1
-        registrar = lab.start_behind(purge, lambda: lab.register(store, earliest=True))  # type: ignore[arg-type]
+        assert purge_in(lab, purge, clock) == 1
+        registrar = lab.start_behind(purge, lambda: lab.register(store, earliest=True))
         purge.commit()
     registrar.result(DEADLINE)
-    assert lab.states() == {"b": 0}
+    assert lab.states() == {"b": READY}
+
+
+def test_publishers_do_not_wait_for_a_purge_of_their_topic(
+    lab: Lab, store: SqlStore, clock: ManualClock
+) -> None:
+    with lab.transaction() as purge:
+        assert purge_in(lab, purge, clock) == 1
+        store.append([message("b"), message("c", "k")])
+        purge.commit()
+    assert lab.rows("SELECT id FROM {q}messages ORDER BY seq") == [("b",), ("c",)]
+
+
+def test_of_two_janitors_one_works(lab: Lab, store: SqlStore, clock: ManualClock) -> None:
+    with lab.transaction() as purge:
+        assert purge_in(lab, purge, clock) == 1
+        assert store.purge(HOURLY, 100) == 0
+        purge.commit()
+
+
+def test_a_batch_of_dead_deliveries_is_taken_from_all_groups(lab: Lab, clock: ManualClock) -> None:
+    store = lab.consuming("one", "two", clock=clock)
+    store.append([message(f"m{number}") for number in range(5)])
+    for group in ("one", "two"):
+        for claim in lab.claim(store, group=group):
+            store.kill(claim, "no use")
+    clock.advance(2 * HOUR)
+    keep_messages = PurgePolicy(dead_retention=HOUR, acked_retention=1000 * HOUR)
+    assert [store.purge(keep_messages, 4) for _ in range(4)] == [4, 4, 2, 0]

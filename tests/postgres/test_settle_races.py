@@ -230,10 +230,11 @@ def test_heartbeats_and_acks_over_one_batch_do_not_deadlock(lab: Lab) -> None:
     store.append([message(f"m{number}", f"k{number % 7}") for number in range(7)])
     for _ in range(30):
         claims = lab.claim(store)
-        beats = [lab.start(lambda c=claims: store.extend(c[::-1], LEASE)) for _ in range(3)]
-        back = lab.start(lambda c=claims: store.release(c))
-        for future in [*beats, back]:
-            future.result(DEADLINE)
+        beats = [lab.start(store.extend, claims[::-1], LEASE) for _ in range(3)]
+        back = lab.start(store.release, claims)
+        back.result(DEADLINE)
+        for beat in beats:
+            beat.result(DEADLINE)
     assert set(lab.states().values()) == {READY}
 
 

@@ -9,17 +9,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import sqlalchemy as sa
 
+from queue_lib import Stats
+from tests.engine.harness import eventually
 from tests.processes.checker import check
 from tests.processes.log import Log
-from tests.processes.worker import DEAD_TOPIC, Record, Settings
+from tests.processes.worker import DEAD_TOPIC, GROUPS, TOPIC, Member, Record, Settings
 
-__all__ = ["DEADLINE", "Child", "Start", "assert_sound"]
+__all__ = ["DEADLINE", "Child", "Start", "assert_sound", "drain", "member", "register", "runs"]
 
 DEADLINE = 30.0
 """Seconds that a test waits for one step of a child; never reached when all is well."""
@@ -107,6 +110,40 @@ class Child:
 
 
 Start = Callable[[Settings], Child]
+
+
+@contextmanager
+def member(settings: Settings, log: Log) -> Iterator[Member]:
+    """Be a member in this process; one that loses no lease, however busy the machine is."""
+    member = Member(replace(settings, lease=60), log)
+    try:
+        yield member
+    finally:
+        member.close(5)
+
+
+def register(settings: Settings, log: Log) -> None:
+    """Register the groups, as consumers do that have gone again."""
+    with member(settings, log) as visitor:
+        visitor.subscribe()
+
+
+def drain(member: Member) -> Stats:
+    """Consume until nothing is pending or leased; return what is left."""
+    member.subscribe()
+    stats: list[Stats] = []
+
+    def is_drained() -> bool:
+        stats.append(member.queue.stats(TOPIC, GROUPS[0]))
+        return stats[-1].pending == stats[-1].leased == 0
+
+    eventually(is_drained)
+    return stats[-1]
+
+
+def runs(log: Log, pid: int | None = None) -> list[tuple[str, int]]:
+    """Return what was handled, in order: message id and attempt; by one process or by all."""
+    return [(run["id"], run["attempt"]) for run in log.read("start") if pid in (None, run["pid"])]
 
 
 def assert_sound(settings: Settings, log: Log) -> None:

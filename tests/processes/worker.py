@@ -4,7 +4,7 @@ Run as a program it is driven over its standard input and output, one line each 
 
     pause after claim           stop the next claim once it is applied …
     at after claim              … which is said when somebody has stopped there; here it can be
-    go                          killed, or told to let everybody go on
+    go after claim              killed, or let go on; without a point: everywhere
     publish [[["a-0","k",0]]]   publish batches of [id, key, number within the key]
     published                   … all were acknowledged
     subscribe                   start consuming
@@ -221,7 +221,7 @@ class _Program:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._member = Member(settings, Log(settings.log))
-        self._pauses: list[Pause] = []
+        self._pauses: list[tuple[str, Pause]] = []
         self._commands: dict[str, Callable[[str], None]] = {
             "pause": self._pause,
             "go": self._go,
@@ -263,7 +263,7 @@ class _Program:
 
     def _pause(self, point: str) -> None:
         pause = self._member.pause(point)
-        self._pauses.append(pause)
+        self._pauses.append((point, pause))
 
         def watch() -> None:
             pause.wait_reached()
@@ -271,9 +271,10 @@ class _Program:
 
         threading.Thread(target=watch, name=f"at {point}", daemon=True).start()
 
-    def _go(self, _: str) -> None:
-        for pause in self._pauses:
-            pause.resume()
+    def _go(self, to: str) -> None:
+        for point, pause in self._pauses:
+            if to in ("", point):
+                pause.resume()
 
     def _publish(self, batches: str) -> None:
         self._member.publish(json.loads(batches))

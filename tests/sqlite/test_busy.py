@@ -54,6 +54,24 @@ def test_a_host_engine_brings_its_own_timeout(url: sa.URL):
     host.dispose()
 
 
+def test_a_write_gives_up_waiting_for_a_thread_of_its_own_process(url: sa.URL):
+    database = SqliteDatabase(url.update_query_dict({"timeout": "0.1"}), TABLES)
+    begun, go = threading.Event(), threading.Event()
+
+    def work(_connection: sa.Connection) -> None:
+        begun.set()
+        assert go.wait(DEADLINE)
+
+    with ThreadPoolExecutor(1) as pool:
+        under_way = pool.submit(database.write, work)
+        assert begun.wait(DEADLINE)
+        with pytest.raises(StoreUnavailableError, match="other threads of this process"):
+            database.write(lambda connection: None)
+        go.set()
+        under_way.result(DEADLINE)
+    database.close()
+
+
 def test_two_queues_on_one_file_take_turns_in_the_process(url: sa.URL, tmp_path: Path):
     (tmp_path / "link.db").symlink_to(url.database or "")
     first = SqliteDatabase(url, TABLES)

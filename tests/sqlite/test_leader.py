@@ -104,6 +104,7 @@ def test_a_lock_that_stays_taken_is_told_to_all(
     assert queue.claimed() == ["a"]
 
 
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals for threads here")
 def test_who_is_interrupted_while_waiting_leaves_the_others_to_go_on(
     queue: Queue, pool: ThreadPoolExecutor
 ):

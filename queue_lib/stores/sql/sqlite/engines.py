@@ -131,7 +131,7 @@ def _begin(connection: sa.Connection) -> None:
 
 def _check_not_alone(driver: Any, url: sa.URL) -> None:
     (_, _, file) = driver.execute("PRAGMA database_list").fetchone()
-    if not file and url.query.get("vfs") != "memdb":  # which has a name, but tells it only before 3.4x
+    if not file and url.query.get("vfs") != "memdb":  # named, but newer releases do not tell
         raise UnsupportedError(_ALONE.format(url))
 
 

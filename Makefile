@@ -27,7 +27,7 @@ lint: $(VENV)/.dev  ## check style, types and layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports --no-logo
+	$(BIN)/lint-imports --no-logo --no-cache
 
 bench: $(VENV)/.dev  ## measure, against the same statements through the driver alone
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -37,7 +37,7 @@ build: $(VENV)/.dev  ## build the source archive and the wheel
 	$(BIN)/python -m build
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # One stamp for each set of extras: running a target again installs nothing.
 $(VENV)/.demo $(VENV)/.dev: $(VENV)/.%: setup.cfg

@@ -206,7 +206,7 @@ def include_object(
 @contextmanager
 def _alembic() -> Iterator[None]:
     """Run Alembic alone, also inside a host's own run of it, and with our errors."""
-    if True:
+    with _one_at_a_time:
         # A revision of the host may call `upgrade(op.get_bind())`: its own globals must be back
         # afterwards.
         outer = [getattr(module, "_proxy", None) for module in (context, op)]

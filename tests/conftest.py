@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import threading
@@ -16,8 +15,7 @@ from hypothesis import settings
 from queue_lib import migrate
 from tests.servers import Postgres, PostgresServer, ServerUnavailableError
 
-if importlib.util.find_spec("queue_lib.testing.plugin"):
-    pytest_plugins = ["queue_lib.testing.plugin", "tests.clickhouse_server"]
+pytest_plugins = ["queue_lib.testing.plugin", "tests.clickhouse_server"]
 
 settings.register_profile("default", max_examples=25, deadline=None)
 settings.register_profile("ci", max_examples=100, deadline=None, print_blob=True)

@@ -82,15 +82,16 @@ def _create_tables(prefix: str, schema: str | None) -> None:
         sa.Column("id", _TEXT, nullable=False),
         sa.Column("topic_id", sa.Integer(), nullable=False),
         sa.Column("key", _TEXT),
-        sa.Column("payload", sa.LargeBinary(), nullable=False),
-        sa.Column("headers", sa.Text()),
         sa.Column("priority", sa.Integer(), nullable=False),
         sa.Column("deliver_at", sa.BigInteger(), nullable=False),
         sa.Column("published_at", sa.BigInteger(), nullable=False),
         sa.Column("stored_at", sa.BigInteger(), nullable=False),
         sa.Column("untaken", sa.Boolean(create_constraint=False), nullable=False),
+        sa.Column("headers", sa.Text()),
+        sa.Column("payload", sa.LargeBinary(), nullable=False),
         sa.UniqueConstraint("id", name=f"{prefix}messages_id"),
         schema=schema,
+        sqlite_autoincrement=True,
     )
     op.create_table(
         f"{prefix}deliveries",

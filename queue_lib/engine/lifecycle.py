@@ -1,4 +1,4 @@
-"""Threads that are supervised, and queues that survive a fork.
+"""Threads that are supervised.
 
 A `Service` is a thread that cannot die unnoticed: what its body raises is logged with its
 traceback, and the body is started again after a pause. Threads are daemons, so that a handler
@@ -11,17 +11,14 @@ what is left → release what is still held; heartbeats and acknowledgements go 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Protocol
 
 from queue_lib.errors import QueueError
 
-__all__ = ["Deadline", "Service", "follow_forks", "is_bug"]
+__all__ = ["Deadline", "Service", "is_bug"]
 
 _logger = logging.getLogger("queue_lib.engine")
 
@@ -122,39 +119,3 @@ class Service:
 def is_bug(error: BaseException) -> bool:
     """Say whether to log an error with its traceback: faults of a store say what they are."""
     return not isinstance(error, QueueError)
-
-
-class _Forker(Protocol):
-    def before_fork(self) -> None: ...
-    def after_fork(self, *, child: bool) -> None: ...
-
-
-_forkers: weakref.WeakSet[_Forker] = weakref.WeakSet()  # guarded by _forking
-_forking = threading.Lock()  # held over the whole of a fork
-_preparing: list[_Forker] = []  # guarded by _forking
-
-
-def follow_forks(forker: _Forker) -> None:
-    """Have `before_fork` and `after_fork` of `forker` called round each fork, while it lives."""
-    with _forking:
-        _forkers.add(forker)
-
-
-def _before() -> None:
-    _forking.acquire()
-    for forker in list(_forkers):
-        forker.before_fork()
-        _preparing.append(forker)
-
-
-def _after(*, child: bool) -> None:
-    while _preparing:
-        _preparing.pop().after_fork(child=child)
-    _forking.release()
-
-
-os.register_at_fork(
-    before=_before,
-    after_in_parent=lambda: _after(child=False),
-    after_in_child=lambda: _after(child=True),
-)

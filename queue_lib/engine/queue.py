@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from queue_lib.config import EngineConfig
-from queue_lib.engine.lifecycle import Deadline, Service, follow_forks
+from queue_lib.engine.lifecycle import Deadline, Service
 from queue_lib.engine.publish import check_messages, fill_in
 from queue_lib.engine.subscription import GRACE, StoreSubscription
 from queue_lib.engine.upkeep import janitor, listener
@@ -25,6 +25,7 @@ from queue_lib.errors import (
     StoreUnavailableError,
     UnsupportedError,
 )
+from queue_lib.forks import follow_forks
 from queue_lib.interfaces import Handler, Health
 from queue_lib.message import Message
 from queue_lib.names import validate_name

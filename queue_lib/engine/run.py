@@ -52,7 +52,7 @@ class Run:
             message.payload,
             message.key,
             message.id,
-            message.headers,
+            None if message.headers is None else dict(message.headers),  # the claim's stay as is
             message.deliver_at,
             message.published_at,
             message.priority,

@@ -129,14 +129,16 @@ def _build_tables(prefix: str, schema: str | None) -> Tables:
         sa.Column("id", _Text, nullable=False),
         sa.Column("topic_id", sa.Integer, nullable=False),
         sa.Column("key", _Text),  # null: no order
-        sa.Column("payload", sa.LargeBinary, nullable=False),
-        sa.Column("headers", sa.Text),  # JSON, ASCII only; null: none
         sa.Column("priority", sa.Integer, nullable=False),
         sa.Column("deliver_at", sa.BigInteger, nullable=False),  # 0: at once
         sa.Column("published_at", sa.BigInteger, nullable=False),
         sa.Column("stored_at", sa.BigInteger, nullable=False),
         sa.Column("untaken", sa.Boolean(create_constraint=False), nullable=False),
+        # Last: SQLite walks the pages of what comes before a column, a megabyte of payload too.
+        sa.Column("headers", sa.Text),  # JSON, ASCII only; null: none
+        sa.Column("payload", sa.LargeBinary, nullable=False),
         sa.UniqueConstraint("id", name=f"{prefix}messages_id"),
+        sqlite_autoincrement=True,
     )
     deliveries = sa.Table(
         f"{prefix}deliveries",

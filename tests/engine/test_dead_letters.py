@@ -69,6 +69,26 @@ def test_the_copy_says_where_it_comes_from_and_why(queue: StoreQueue) -> None:
     eventually(lambda: queue.stats(DEAD, "care") == Stats())
 
 
+def test_the_copy_is_of_what_was_published_whatever_the_handler_did_to_it(
+    queue: StoreQueue,
+) -> None:
+    def handle(delivery: Delivery) -> None:
+        assert delivery.headers is not None
+        delivery.headers.update(trace="2", more="3")
+        delivery.payload, delivery.key = b"other", "other"
+        raise Permanent
+
+    dead = Inbox()
+    queue.subscribe(DEAD, "care", dead, **FAST)
+    queue.subscribe(TOPIC, GROUP, handle, **FAST, dead_letter_topic=DEAD)
+    queue.publish(Message(TOPIC, b"mine", key="k", headers={"trace": "1"}))
+    (copy,) = dead.wait()
+    assert (copy.payload, copy.key) == (b"mine", "k")
+    assert copy.headers is not None
+    assert copy.headers["trace"] == "1"
+    assert "more" not in copy.headers
+
+
 def test_each_group_that_gives_up_makes_its_own_copy(queue: StoreQueue) -> None:
     dead = Inbox()
     queue.subscribe(DEAD, "care", dead, **FAST)

@@ -9,7 +9,15 @@ from datetime import timedelta
 
 import pytest
 
-from queue_lib import Claimed, ClaimRequest, Delivery, StartFrom, Stats, StoreError
+from queue_lib import (
+    Claimed,
+    ClaimRequest,
+    Delivery,
+    Permanent,
+    StartFrom,
+    Stats,
+    StoreError,
+)
 from queue_lib.engine.queue import StoreQueue
 from queue_lib.testing.faults import FaultyStore, PausingStore
 from tests.engine.conftest import OpenQueue
@@ -113,25 +121,37 @@ def test_a_lost_lease_cancels_the_run_and_drops_its_outcome(
     assert len(slow.deliveries) == len(elsewhere.deliveries) == 1
 
 
+@pytest.mark.parametrize("outcome", ["ack", "retry", "kill", "copy"])
 def test_an_outcome_that_comes_too_late_changes_nothing(
-    backend: Backend, open_queue: OpenQueue
+    backend: Backend, open_queue: OpenQueue, outcome: str
 ) -> None:
     """The handler ends before the heartbeat finds out: the store refuses by the token."""
-    pausing = PausingStore(Diary(backend.open()))
+    diary = Diary(backend.open())
+    pausing = PausingStore(diary)
     here, there = open_queue(pausing), open_queue()
-    with Gate() as slow, Gate() as elsewhere:
-        with pausing.pause_on("extend") as pause:
-            here.subscribe(TOPIC, GROUP, slow, **FAST, lease_duration=LEASE, concurrency=1)
-            here.publish(*messages(1))
-            pause.wait_reached()
-            there.subscribe(TOPIC, GROUP, elsewhere, **FAST, lease_duration=LEASE)
-            elsewhere.wait()
-            slow.open()
-            diary = pausing.store
-            assert isinstance(diary, Diary)
-            (ack,) = diary.wait("ack")
-            assert ack.answer == []
-            assert there.stats(TOPIC, GROUP) == Stats(leased=1)
+
+    def end(_: Delivery) -> None:
+        if outcome == "retry":
+            raise ValueError
+        if outcome != "ack":
+            raise Permanent
+
+    dead = "dead" if outcome == "copy" else None
+    with Gate(then=end) as slow, Gate() as elsewhere, pausing.pause_on("extend") as pause:
+        here.subscribe(
+            TOPIC, GROUP, slow, **FAST,
+            lease_duration=LEASE, concurrency=1, dead_letter_topic=dead,
+        )  # fmt: skip
+        here.publish(*messages(1))
+        pause.wait_reached()
+        there.subscribe(TOPIC, GROUP, elsewhere, **FAST, lease_duration=LEASE)
+        elsewhere.wait()
+        slow.open()
+        (refused,) = diary.wait("extend" if outcome == "copy" else outcome)
+        assert not refused.answer
+        eventually(lambda: here.health().subscriptions[0].held == 0)
+        assert there.stats(TOPIC, GROUP) == Stats(leased=1)
+        assert len(diary.of("append")) == 1  # no copy
         elsewhere.open()
         eventually(lambda: there.stats(TOPIC, GROUP) == Stats())
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 import sqlalchemy as sa
@@ -64,3 +66,31 @@ def test_processes_that_migrate_at_once(database_url):
     migrate.downgrade(engine, revision="base")
     with engine.begin() as connection:
         assert found == expected_contents(connection, tables)
+
+
+def test_whoever_waited_sees_what_the_first_one_did(postgres_url):
+    """Also where the host's transactions would keep the snapshot from before the wait."""
+    strict = sa.create_engine(postgres_url, poolclass=sa.NullPool, isolation_level="SERIALIZABLE")
+    plain = sa.create_engine(postgres_url, poolclass=sa.NullPool)
+    done: list[str | None] = []
+
+    def second() -> None:
+        migrate.upgrade(strict)
+        done.append(migrate.current(strict))
+
+    thread = threading.Thread(target=second, daemon=True)
+    with plain.begin() as first:
+        migrate.upgrade(first)
+        thread.start()
+        _wait_for_somebody_to_wait(plain)
+    thread.join(30)
+    assert done == [migrate.current(plain)]
+
+
+def _wait_for_somebody_to_wait(engine):
+    waiting = sa.text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+    deadline = time.monotonic() + 20
+    with engine.connect() as connection:
+        while not connection.execute(waiting).scalar_one():
+            assert time.monotonic() < deadline, "nobody waits"
+            time.sleep(0.01)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -146,15 +145,19 @@ def test_the_environment_is_used(postgres_url, monkeypatch):
 
 def test_threads_migrate_one_after_the_other(engine):
     barrier = threading.Barrier(4)
+    done: list[str | None] = []
 
     def run() -> None:
         barrier.wait(10)
         migrate.upgrade(engine)
+        done.append(migrate.current(engine))
 
-    with ThreadPoolExecutor(4) as pool:
-        for done in [pool.submit(run) for _ in range(4)]:
-            done.result()
-    assert migrate.current(engine) is not None
+    threads = [threading.Thread(target=run, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert done == [_revisions()[-1]] * 4
 
 
 def test_a_failing_revision_leaves_nothing(engine):

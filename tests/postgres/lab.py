@@ -73,9 +73,11 @@ class Lab:
         self._stores.append(store)
         return store
 
-    def consuming(self, *groups: str, **options: Any) -> SqlStore:
+    def consuming(
+        self, *groups: str, target: PostgresDatabase | None = None, **options: Any
+    ) -> SqlStore:
         """Open a store, with groups registered on `TOPIC`."""
-        store = self.store(**options)
+        store = self.store(target, **options)
         for group in groups or (GROUP,):
             self.register(store, group)
         return store
@@ -128,6 +130,10 @@ class Lab:
     def rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         found = self._watcher.exec_driver_sql(self.tables.qualify(sql), parameters)
         return [tuple(row) for row in found]
+
+    def do(self, sql: str) -> None:
+        """Run something that returns nothing."""
+        self._watcher.exec_driver_sql(self.tables.qualify(sql))
 
     def states(self, group: str = GROUP) -> dict[str, int]:
         """Return the state of each of a group's deliveries by message id, oldest first."""

@@ -16,13 +16,22 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from queue_lib import Stats
-from tests.engine.harness import eventually
+from queue_lib import Queue
 from tests.processes.checker import check
 from tests.processes.log import Log
 from tests.processes.worker import DEAD_TOPIC, GROUPS, TOPIC, Member, Record, Settings
 
-__all__ = ["DEADLINE", "Child", "Start", "assert_sound", "drain", "member", "register", "runs"]
+__all__ = [
+    "DEADLINE",
+    "Child",
+    "Start",
+    "assert_sound",
+    "await_drained",
+    "drain",
+    "member",
+    "register",
+    "runs",
+]
 
 DEADLINE = 30.0
 """Seconds that a test waits for one step of a child; never reached when all is well."""
@@ -128,17 +137,23 @@ def register(settings: Settings, log: Log) -> None:
         visitor.subscribe()
 
 
-def drain(member: Member) -> Stats:
-    """Consume until nothing is pending or leased; return what is left."""
+def drain(member: Member) -> int:
+    """Consume until nothing is left to do; return how many messages are dead."""
     member.subscribe()
-    stats: list[Stats] = []
+    return await_drained(member.queue)
 
-    def is_drained() -> bool:
-        stats.append(member.queue.stats(TOPIC, GROUPS[0]))
-        return stats[-1].pending == stats[-1].leased == 0
 
-    eventually(is_drained)
-    return stats[-1]
+def await_drained(
+    queue: Queue, groups: Sequence[str] = GROUPS[:1], seconds: float = DEADLINE
+) -> int:
+    """Wait until nothing of any group is pending or leased; return how many are dead."""
+    end = time.monotonic() + seconds
+    while True:
+        stats = [queue.stats(TOPIC, group) for group in groups]
+        if not any(of_group.pending or of_group.leased for of_group in stats):
+            return sum(of_group.dead for of_group in stats)
+        assert time.monotonic() < end, f"not drained within {seconds} s: {stats}"
+        time.sleep(0.02)
 
 
 def runs(log: Log, pid: int | None = None) -> list[tuple[str, int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,9 +11,9 @@ from itertools import islice
 import pytest
 
 from queue_lib import open_queue
-from tests.processes.harness import Child, Start, assert_sound
+from tests.processes.harness import Child, Start, assert_sound, await_drained
 from tests.processes.log import Log
-from tests.processes.worker import GROUPS, TOPIC, Record, Settings
+from tests.processes.worker import GROUPS, Record, Settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
@@ -78,21 +77,10 @@ def test_processes_share_groups_while_some_are_killed(
     for publisher in publishers:
         publisher.child.tell("close 5")
         assert publisher.child.end() == 0
-    await_drained(settings)
+    with open_queue(settings.url) as queue:
+        await_drained(queue, settings.groups, DRAINED_WITHIN)
     for consumer in consumers:
         consumer.tell("close 10")
     assert [consumer.end() for consumer in consumers] == [0] * len(consumers)
     assert_sound(settings, log)
     assert len({run["pid"] for run in log.read("start")}) > 1
-
-
-def await_drained(settings: Settings) -> None:
-    """Wait until nothing of any group is pending or leased."""
-    end = time.monotonic() + DRAINED_WITHIN
-    with open_queue(settings.url) as queue:
-        while True:
-            stats = [queue.stats(TOPIC, group) for group in settings.groups]
-            if not any(of_group.pending or of_group.leased for of_group in stats):
-                return
-            assert time.monotonic() < end, f"not drained within {DRAINED_WITHIN} s: {stats}"
-            time.sleep(0.05)

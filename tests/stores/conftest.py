@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from queue_lib import migrate
 from queue_lib.stores.schema import build_tables
+from tests.clickhouse_server import ClickHouseServer
 from tests.servers import Postgres
 
 
@@ -55,3 +56,22 @@ def new_postgres_url(
 
         yield empty
     postgres_server.drop_database(name)
+
+
+@pytest.fixture(scope="class")
+def new_clickhouse_url(clickhouse_server: ClickHouseServer) -> Iterator[Callable[[str], sa.URL]]:
+    """Empties the tables of the test class's own database at each call; returns its URL."""
+    from queue_lib.stores.clickhouse.schema import build_clickhouse_tables, create_statements_v1
+
+    name = clickhouse_server.create_database()
+    tables = build_clickhouse_tables(name)
+    for statement in create_statements_v1(tables):
+        clickhouse_server.execute(statement)
+
+    def empty(driver: str) -> sa.URL:
+        for table in ("live", "messages", "fence"):
+            clickhouse_server.execute(tables.qualify(f"TRUNCATE TABLE {{q}}{table}"))
+        return sa.make_url(clickhouse_server.url(name, driver))
+
+    yield empty
+    clickhouse_server.drop_database(name)

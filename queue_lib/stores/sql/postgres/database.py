@@ -28,7 +28,7 @@ from queue_lib.stores.sql.postgres.listen import (
     sign,
 )
 
-__all__ = ["PostgresDatabase"]
+__all__ = ["PostgresDatabase", "classify", "own_engine"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class PostgresDatabase:
         listen_url: sa.URL | str | None = None,
     ) -> None:
         self.migration_target = target
-        self._engine = _own_engine(target)
+        self._engine = own_engine(target)
         self._listen_url = None if listen_url is None else sa.make_url(listen_url)
         self._tables = tables
         self._wake = wake
@@ -102,16 +102,7 @@ class PostgresDatabase:
         return connection
 
     def classify(self, error: BaseException) -> type[Exception]:
-        state = _sqlstate(error)
-        if state in _MISSING:
-            return SchemaError
-        if state is not None:
-            return StoreUnavailableError if state.startswith(_PASSING) else StoreError
-        # Not an answer of the server: it is out of reach, went away, or no connection came free.
-        passing = getattr(error, "connection_invalidated", False) or isinstance(
-            error, sa.exc.OperationalError | sa.exc.TimeoutError | OSError
-        )
-        return StoreUnavailableError if passing else StoreError
+        return classify(error)
 
     def published(self, topics: Sequence[str]) -> None:
         if self._wake:
@@ -145,7 +136,7 @@ class PostgresDatabase:
 
     def _listening_connection(self) -> psycopg.Connection[Any]:
         """Connect beside the pool: a listener keeps its connection for good."""
-        engine = self._engine if self._listen_url is None else _own_engine(self._listen_url)
+        engine = self._engine if self._listen_url is None else own_engine(self._listen_url)
         pooled = engine.raw_connection()
         connection = cast("psycopg.Connection[Any]", pooled.driver_connection)
         pooled.detach()
@@ -166,7 +157,21 @@ class PostgresDatabase:
         self._engine.dispose()
 
 
-def _own_engine(target: sa.Engine | sa.URL) -> sa.Engine:
+def classify(error: BaseException) -> type[Exception]:
+    """See `Database.classify`."""
+    state = _sqlstate(error)
+    if state in _MISSING:
+        return SchemaError
+    if state is not None:
+        return StoreUnavailableError if state.startswith(_PASSING) else StoreError
+    # Not an answer of the server: it is out of reach, went away, or no connection came free.
+    passing = getattr(error, "connection_invalidated", False) or isinstance(
+        error, sa.exc.OperationalError | sa.exc.TimeoutError | OSError
+    )
+    return StoreUnavailableError if passing else StoreError
+
+
+def own_engine(target: sa.Engine | sa.URL) -> sa.Engine:
     """Make an engine of our own. Of a host's on psycopg it takes over how to connect.
 
     So a host's `creator`, `connect_args` and connect events keep working, but not its pool: a

@@ -1,0 +1,46 @@
+"""Threads, locks and connections are the parent's: who is told when the process forks."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import Protocol
+
+__all__ = ["follow_forks"]
+
+
+class _Forker(Protocol):
+    def before_fork(self) -> None: ...
+    def after_fork(self, *, child: bool) -> None: ...
+
+
+_forkers: weakref.WeakSet[_Forker] = weakref.WeakSet()  # guarded by _forking
+_forking = threading.Lock()  # held over the whole of a fork
+_preparing: list[_Forker] = []  # guarded by _forking
+
+
+def follow_forks(forker: _Forker) -> None:
+    """Have `before_fork` and `after_fork` of `forker` called round each fork, while it lives."""
+    with _forking:
+        _forkers.add(forker)
+
+
+def _before() -> None:
+    _forking.acquire()
+    for forker in list(_forkers):
+        forker.before_fork()
+        _preparing.append(forker)
+
+
+def _after(*, child: bool) -> None:
+    while _preparing:
+        _preparing.pop().after_fork(child=child)
+    _forking.release()
+
+
+os.register_at_fork(
+    before=_before,
+    after_in_parent=lambda: _after(child=False),
+    after_in_child=lambda: _after(child=True),
+)

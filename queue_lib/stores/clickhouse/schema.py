@@ -1,0 +1,123 @@
+"""The tables on ClickHouse: what each is for, and why it has the engine that it has.
+
+- ``messages``: a log, sorted by topic and sequence number. Publishing is one INSERT into it, for
+  any number of groups. Nothing else is ever written at a publish, so nothing can be half done.
+- ``live``: for each group a cursor in the log, and a row for each delivery at or below it that is
+  leased, due again, timed, dead, or in a lane. A move is one INSERT of versioned rows (the old
+  place with ``del = 1``, the new one), one block, one part: atomic. It must never be partitioned.
+- ``fence``: for each lock the fencing number of its holder. The CHECK constraints of the other
+  two refuse (error 469) whoever writes with a lower one, whatever his clock says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from queue_lib.stores.schema import DEFAULT_PREFIX, build_tables
+
+__all__ = [
+    "CURSOR",
+    "DEAD",
+    "FENCE_BITS",
+    "LANE",
+    "LEASED",
+    "LIVE_COLUMNS",
+    "MESSAGE_COLUMNS",
+    "PUBLISH",
+    "READY",
+    "TIMER",
+    "ClickHouseTables",
+    "build_clickhouse_tables",
+    "create_statements_v1",
+    "drop_statements_v1",
+]
+
+# The kinds of rows in `live`, and what `n` is: they are sorted by (kind, lane, n, seq).
+READY = 0  # due and not leased: n = priority; at = since when
+LANE = 1  # a live delivery with a key: lane = key, n = 0; at = its schedule. The first is the head
+DEAD = 2  # dead-lettered: n = when
+TIMER = 3  # scheduled, or backing off: n = when it is due
+LEASED = 4  # n = 0; lease = its end
+CURSOR = 5  # one for each group: cursor, low, start; at = when it was registered
+
+FENCE_BITS = 20  # of `seq` and `ver` count within one hold of a lock; the rest is its fence
+
+PUBLISH = "p"
+"""The name of the lock, and of the fence, that every publish runs under."""
+
+MESSAGE_COLUMNS = (
+    "topic", "seq", "id", "key", "prio", "due", "published", "stored", "dead_letter", "headers",
+    "payload",
+)  # fmt: skip
+LIVE_COLUMNS = (
+    "topic", "grp", "kind", "lane", "n", "seq", "ver", "del", "key", "prio", "at", "lease",
+    "token", "attempts", "error", "cursor", "low", "start",
+)  # fmt: skip
+
+# In memory (persistent = 0): a raise costs no file. Empty after a restart of the server, which
+# refuses every write until its holder comes in again.
+_FENCE = """
+CREATE TABLE {q}fence (name String, fence UInt64, locker UInt64)
+ENGINE = Join(ANY, LEFT, name) SETTINGS join_any_take_last_row = 1, persistent = 0"""
+
+# A bloom index finds ids. Not a projection: with lightweight deletes a purged id would stay found.
+_MESSAGES = """
+CREATE TABLE {q}messages (
+  topic LowCardinality(String), seq UInt64, id String, key String, prio Int32,
+  due Int64, published Int64, stored Int64, dead_letter UInt8, headers String,
+  payload String CODEC(ZSTD(1)),
+  INDEX ix_id id TYPE bloom_filter(0.001) GRANULARITY 1,
+  CONSTRAINT fenced CHECK
+    bitShiftRight(seq, 20) >= joinGetOrNull('{q}fence', 'fence', 'p'))
+ENGINE = MergeTree PARTITION BY toYYYYMMDD(toDateTime(intDiv(stored, 1000000), 'UTC'))
+ORDER BY (topic, seq) SETTINGS index_granularity = 256"""
+
+# Never with a TTL on `del`: a tombstone whose part was cleaned first would bring its row back.
+_LIVE = """
+CREATE TABLE {q}live (
+  topic LowCardinality(String), grp LowCardinality(String), kind UInt8, lane String, n Int64,
+  seq UInt64, ver UInt64, del UInt8, key String, prio Int32, at Int64, lease Int64, token String,
+  attempts UInt32, error String, cursor UInt64, low UInt64, start UInt64,
+  CONSTRAINT fenced CHECK
+    bitShiftRight(ver, 20) >= joinGetOrNull('{q}fence', 'fence', concat('g:', topic, ':', grp)))
+ENGINE = ReplacingMergeTree(ver, del)
+ORDER BY (topic, grp, kind, lane, n, seq) SETTINGS index_granularity = 256"""
+
+
+@dataclass(frozen=True, slots=True)
+class ClickHouseTables:
+    """The tables of one queue in one database."""
+
+    database: str
+    prefix: str
+
+    @property
+    def qualifier(self) -> str:
+        """What every table's name begins with."""
+        return f"{self.database}.{self.prefix}"
+
+    def qualify(self, text: str) -> str:
+        """Put the qualifier in place of each ``{q}``."""
+        return text.replace("{q}", self.qualifier)
+
+
+def build_clickhouse_tables(
+    database: str | None, prefix: str = DEFAULT_PREFIX, schema: str | None = None
+) -> ClickHouseTables:
+    """Describe the tables: in the database `schema`, else in that of the connection.
+
+    Raises:
+        InvalidOptionsError: not a plain lower-case identifier of at most 31 characters.
+    """
+    build_tables(prefix, schema)  # checks both
+    return ClickHouseTables(schema or database or "default", prefix)
+
+
+def create_statements_v1(tables: ClickHouseTables) -> list[str]:
+    """Return what creates the tables. Frozen, as the revision is that runs it."""
+    return [tables.qualify(text) for text in (_FENCE, _MESSAGES, _LIVE)]
+
+
+def drop_statements_v1(tables: ClickHouseTables) -> list[str]:
+    """Return what drops the tables, with their rows."""
+    return [tables.qualify(f"DROP TABLE {{q}}{name} SYNC") for name in ("live", "messages", "fence")]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import sqlalchemy as sa
@@ -45,28 +45,48 @@ def _include_name(name: str | None, type_: str, parents: Mapping[Any, str | None
 
 
 def _configure(**where: Any) -> None:
+    is_clickhouse = _is_clickhouse(where.get("connection"), where.get("url"))
+    metadata = _tables.metadata
+    if is_clickhouse:
+        from queue_lib.stores.clickhouse import migration
+
+        metadata = migration.table_metadata(_tables.prefix, _tables.schema)
     context.configure(
-        target_metadata=_tables.metadata,
+        target_metadata=metadata,
         version_table=_tables.version_table,
         version_table_schema=_tables.schema,
         include_name=_include_name,
         include_schemas=_tables.schema is not None,
-        transactional_ddl=True,  # SQLite too: all revisions or none
+        transactional_ddl=not is_clickhouse,  # SQLite too: all revisions or none
         **where,
     )
     if _tables.schema and context.get_context().dialect.name == "sqlite":
         raise UnsupportedError(f"schema {_tables.schema!r}: SQLite has none; use the table prefix")
 
 
+def _is_clickhouse(connection: sa.Connection | None, url: sa.URL | None) -> bool:
+    """Say whether it is ClickHouse, whose drivers are imported only then."""
+    name = connection.dialect.name if connection else url and url.get_backend_name()
+    return name == "clickhouse"
+
+
 def _run(connection: sa.Connection | None) -> None:
     """Run the command in one transaction; without a connection, print its SQL."""
-    with context.begin_transaction():
+    with _alone_on_clickhouse(connection), context.begin_transaction():
         if _writes():
             _take_turn(connection)
         context.run_migrations()
         if _writes() and _is_at_base():
             version_table = sa.Table(_tables.version_table, sa.MetaData(), schema=_tables.schema)
             context.execute(sa.schema.DropTable(version_table, if_exists=True))
+
+
+def _alone_on_clickhouse(connection: sa.Connection | None) -> AbstractContextManager[object]:
+    if connection is None or not _is_clickhouse(connection, None) or not _writes():
+        return nullcontext()
+    from queue_lib.stores.clickhouse import migration
+
+    return migration.migrating(connection, _tables.prefix, _tables.schema)
 
 
 def _is_at_base() -> bool:
@@ -87,6 +107,8 @@ def _take_turn(connection: sa.Connection | None) -> None:
         if connection and not driver.in_transaction:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
         return
+    if _is_clickhouse(connection, None):
+        return
     context.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
     # Looking first: IF NOT EXISTS needs the right to create schemas even where this one exists.
     if _tables.schema and not (connection and sa.inspect(connection).has_schema(_tables.schema)):
@@ -105,8 +127,14 @@ def _connect(target: sa.Engine | sa.URL) -> Iterator[sa.Connection]:
         engine = target if isinstance(target, sa.Engine) else sa.create_engine(target)
         # A stricter level would read the version from a snapshot older than the wait for the lock.
         engine = engine.execution_options(isolation_level="READ COMMITTED")
+    elif name == "clickhouse":
+        from queue_lib.stores.clickhouse.database import own_engine as own_clickhouse_engine
+
+        engine, borrowed = own_clickhouse_engine(target), False
     else:
-        raise UnsupportedError(f"database {name!r}: the migrations know sqlite and postgresql")
+        raise UnsupportedError(
+            f"database {name!r}: the migrations know sqlite, postgresql and clickhouse"
+        )
     try:
         with engine.connect() as connection:
             yield connection
@@ -135,15 +163,27 @@ def _main() -> None:
     target = configured_target(context.config)
     if context.is_offline_mode():
         url = target if isinstance(target, sa.URL) else target.engine.url
+        if _is_clickhouse(None, url):
+            raise UnsupportedError("ClickHouse: migrations need a connection, not --sql")
         _configure(url=url, literal_binds=True, dialect_opts={"paramstyle": "named"})
         _run(None)
     elif isinstance(target, sa.Connection):
-        _configure(connection=target)
-        _run(target)
+        _go(target)
     else:
         with _connect(target) as own:
-            _configure(connection=own)
-            _run(own)
+            _go(own)
+
+
+def _go(connection: sa.Connection) -> None:
+    if _is_clickhouse(connection, None):
+        from queue_lib.stores.clickhouse import migration
+
+        with migration.prepared(connection):
+            _configure(connection=connection)
+            _run(connection)
+    else:
+        _configure(connection=connection)
+        _run(connection)
 
 
 _main()

@@ -17,8 +17,8 @@ import sqlalchemy as sa
 
 from queue_lib.errors import InvalidOptionsError, QueueError
 from queue_lib.migrate import current, downgrade, parse_url, upgrade
+from queue_lib.registry import open_database_store
 from queue_lib.stores.schema import DEFAULT_PREFIX
-from queue_lib.stores.sql.open import open_sql_store
 
 __all__ = ["main"]
 
@@ -52,7 +52,8 @@ def _downgrade(url: sa.URL, given: argparse.Namespace) -> None:
 
 
 def _stats(url: sa.URL, given: argparse.Namespace) -> None:
-    store = open_sql_store(url, schema=given.schema, table_prefix=given.table_prefix, wake=False)
+    where = {"schema": given.schema, "table_prefix": given.table_prefix}
+    store = open_database_store(url, **where, wake=False)
     try:
         stats = store.group_stats(given.topic, given.group)
     finally:
@@ -64,7 +65,7 @@ def _stats(url: sa.URL, given: argparse.Namespace) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     database = argparse.ArgumentParser(add_help=False)
-    database.add_argument("--schema", help="schema of the tables (PostgreSQL)")
+    database.add_argument("--schema", help="schema of the tables; on ClickHouse their database")
     database.add_argument(
         "--table-prefix", default=DEFAULT_PREFIX, help="what the tables' names begin with"
     )

@@ -23,6 +23,7 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
 from queue_lib.errors import InvalidOptionsError, SchemaError, StoreError
+from queue_lib.stores.clickhouse.schema import COLUMNS as CLICKHOUSE_COLUMNS
 from queue_lib.stores.schema import DEFAULT_PREFIX, Tables, build_tables
 
 __all__ = [
@@ -224,9 +225,9 @@ def _alembic() -> Iterator[None]:
 
 def _is_ours(name: str | None, prefix: str, schema: str | None) -> bool:
     tables = build_tables(prefix, schema)
-    return name == tables.version_table or any(
-        table.name == name for table in tables.metadata.tables.values()
-    )
+    ours = {table.name for table in tables.metadata.tables.values()}
+    ours.update(f"{prefix}{table}" for table in CLICKHOUSE_COLUMNS)
+    return name == tables.version_table or name in ours
 
 
 def _setting(config: Config, attribute: str, argument: str, variable: str) -> Any:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
@@ -20,11 +20,16 @@ from queue_lib.interfaces import Queue
 from queue_lib.locks import DistributedLocker
 from queue_lib.stores.schema import DEFAULT_PREFIX
 
+if TYPE_CHECKING:
+    from queue_lib.stores.clickhouse.store import ClickHouseStore
+    from queue_lib.stores.sql.store import SqlStore
+
 __all__ = [
     "ENTRY_POINT_GROUP",
     "Dependencies",
     "Factory",
     "new_queue",
+    "open_database_store",
     "open_queue",
     "register",
     "registered",
@@ -120,11 +125,11 @@ def open_queue(
     """Open a queue on a database, the short way. Connects when it is first used.
 
     Args:
-        target: ``sqlite:///app.db``, ``postgresql+psycopg://…`` or ``memory://``; or an
-            application's engine, which is borrowed and never disposed of.
+        target: ``sqlite:///app.db``, ``postgresql+psycopg://…``, ``clickhouse+native://…`` or
+            ``memory://``; or an application's engine, which is borrowed and never disposed of.
         locker: a lock that all instances share, for databases that need one.
         migrate: create or upgrade the tables now.
-        schema: the schema of the tables; PostgreSQL only.
+        schema: the schema of the tables; on ClickHouse their database; SQLite has none.
         table_prefix: what the names of the tables begin with.
         wake: tell other processes of publishes and listen for theirs; without it they poll.
         listen_url: where to listen when `target` goes through a transaction pooler.
@@ -141,10 +146,9 @@ def open_queue(
         from queue_lib.stores.memory import MemoryStore
 
         return new_store_queue(MemoryStore(), config)
-    from queue_lib.stores.sql.open import open_sql_store
-
-    store = open_sql_store(
+    store = open_database_store(
         target if isinstance(target, sa.Engine) else url,
+        locker=locker,
         schema=schema,
         table_prefix=table_prefix,
         wake=wake,
@@ -159,6 +163,32 @@ def open_queue(
             store.close()
             raise
     return new_store_queue(store, config)
+
+
+def open_database_store(
+    target: sa.Engine | sa.URL,
+    *,
+    locker: DistributedLocker | None = None,
+    schema: str | None = None,
+    table_prefix: str = DEFAULT_PREFIX,
+    wake: bool = True,
+    listen_url: str | sa.URL | None = None,
+) -> SqlStore | ClickHouseStore:
+    """Open the store that fits an engine or a URL.
+
+    Raises:
+        UnsupportedError: the database is of a kind that the queue cannot use.
+    """
+    url = target.url if isinstance(target, sa.Engine) else target
+    if url.get_backend_name() == "clickhouse":
+        from queue_lib.stores.clickhouse.open import open_clickhouse_store
+
+        return open_clickhouse_store(target, locker, schema=schema, table_prefix=table_prefix)
+    from queue_lib.stores.sql.open import open_sql_store
+
+    return open_sql_store(
+        target, schema=schema, table_prefix=table_prefix, wake=wake, listen_url=listen_url
+    )
 
 
 def _url(target: object) -> sa.URL:
@@ -199,10 +229,9 @@ def _log_store_queue(config: Config, dependencies: Dependencies) -> Queue:
             f"engine {type(dependencies.engine).__name__}: type {QueueType.LOG_STORE.value!r} "
             "needs an SQLAlchemy Engine"
         )
-    from queue_lib.stores.sql.open import open_sql_store
-
     settings = _inner(config, LogStoreQueueConfig)
-    return new_store_queue(open_sql_store(dependencies.engine), settings)
+    store = open_database_store(dependencies.engine, locker=dependencies.locker)
+    return new_store_queue(store, settings)
 
 
 def _memory_queue(config: Config, dependencies: Dependencies) -> Queue:

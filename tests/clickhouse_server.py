@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -115,10 +116,8 @@ class ClickHouseServer:
     def stop(self) -> None:
         """Shut down in good order."""
         if self._process is not None:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.communicate(timeout=_SECONDS)  # ends its input
-            except subprocess.TimeoutExpired:
-                pass
             self.kill()
 
     def kill(self) -> None:

@@ -6,6 +6,9 @@ Frozen: later releases add revisions and leave this one alone, whatever becomes 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import context, op
 from sqlalchemy.dialects import postgresql
@@ -27,6 +30,11 @@ _TOKEN = sa.Text().with_variant(postgresql.UUID(as_uuid=False), "postgresql")
 def upgrade() -> None:
     """Create the tables, and on PostgreSQL the functions."""
     tables = configured_tables(context.config)
+    if op.get_context().dialect.name == "clickhouse":
+        from queue_lib.stores.clickhouse.schema import create_statements_v1
+
+        _run_on_clickhouse(create_statements_v1, tables)
+        return
     is_postgresql = op.get_context().dialect.name == "postgresql"
     if is_postgresql:
         op.execute(sa.schema.CreateSequence(_message_sequence(tables)))
@@ -45,6 +53,11 @@ def upgrade() -> None:
 def downgrade() -> None:
     """Drop everything, with its rows."""
     tables = configured_tables(context.config)
+    if op.get_context().dialect.name == "clickhouse":
+        from queue_lib.stores.clickhouse.schema import drop_statements_v1
+
+        _run_on_clickhouse(drop_statements_v1, tables)
+        return
     is_postgresql = op.get_context().dialect.name == "postgresql"
     if is_postgresql:
         from queue_lib.stores.sql.postgres.functions import FUNCTIONS
@@ -55,6 +68,16 @@ def downgrade() -> None:
         op.drop_table(f"{tables.prefix}{name}", schema=tables.schema)
     if is_postgresql:
         op.execute(sa.schema.DropSequence(_message_sequence(tables)))
+
+
+def _run_on_clickhouse(statements: Callable[[Any], list[str]], tables: Tables) -> None:
+    """Run what the store's release of this revision says: other tables, another design."""
+    from queue_lib.stores.clickhouse.schema import build_clickhouse_tables
+
+    connection = op.get_bind()
+    there = build_clickhouse_tables(connection.engine.url.database, tables.prefix, tables.schema)
+    for statement in statements(there):
+        connection.exec_driver_sql(statement)
 
 
 def _create_tables(prefix: str, schema: str | None) -> None:

@@ -18,6 +18,7 @@ from queue_lib.durations import DurationLike, microseconds
 from queue_lib.errors import InvalidOptionsError, StoreUnavailableError, UnsupportedError, shown
 from queue_lib.lockers.lease import DEFAULT_TTL, PATIENCE, RESERVATION, Lease, LeaseLocker, Turn
 from queue_lib.stores.clickhouse.codec import literal
+from queue_lib.stores.clickhouse.database import Database
 
 __all__ = ["DEFAULT_TABLE", "KeeperMapLocker"]
 
@@ -33,14 +34,17 @@ _NOW = "toUnixTimestamp64Micro(now64(6))"
 # Two rows for a key, apart so that whoever lines up does not get into the holder's way:
 # `lock …` with its fence, and `next …` with the instant from which nobody else may come first.
 _CREATE = """
-CREATE TABLE IF NOT EXISTS {table} (name String, number Int64, owner String, until Int64)
+CREATE TABLE IF NOT EXISTS {table}
+    (name String, number Int64, owner String, until Int64, since Int64)
 ENGINE = KeeperMap({path}) PRIMARY KEY name
 """
 
-_READ = f"SELECT name, number, owner, until, {_NOW} FROM {{table}} WHERE name IN ({{names}})"
+_READ = f"""
+SELECT name, number, owner, until, since, {_NOW} FROM {{table}} WHERE name IN ({{names}})
+"""  # noqa: S608 - the table's name is checked
 
 _TAKE_FIRST = f"""
-INSERT INTO {{table}} {_STRICT} SELECT {{lock}}, 1, {{me}}, {_NOW} + {{ttl}}
+INSERT INTO {{table}} {_STRICT} SELECT {{lock}}, 1, {{me}}, {_NOW} + {{ttl}}, 0
 """
 
 # What was read is the condition: a holder who has renewed his lease meanwhile keeps it. Long
@@ -53,7 +57,7 @@ WHERE name = {{lock}} AND number = {{number}} AND owner = {{owner}} AND until = 
 _TAKEN = "SELECT number FROM {table} WHERE name = {lock} AND owner = {me}"
 
 # Of two who line up at once the later one is next; the other finds out when he asks again.
-_LINE_UP = "INSERT INTO {table} SELECT {next}, {number}, {me}, {until}"
+_LINE_UP = "INSERT INTO {table} SELECT {next}, {number}, {me}, {until}, {since}"
 
 _LEAVE_LINE = "DELETE FROM {table} WHERE name = {next} AND owner = {me}"
 
@@ -104,6 +108,7 @@ class _Row(NamedTuple):
     number: int
     owner: str
     until: int
+    since: int
 
 
 class _State(NamedTuple):
@@ -113,29 +118,22 @@ class _State(NamedTuple):
     next: _Row | None
     now: int
 
-    def is_open_to(self, me: str) -> bool:
-        """Say whether there is nobody next in line, or it is `me`."""
-        behind = self.next
-        return (
-            behind is None
-            or behind.until < self.now
-            or behind.owner == me
-            or (self.lock is not None and behind.owner == self.lock.owner)
-        )
+    @property
+    def behind(self) -> _Row | None:
+        """Who is next in line."""
+        return None if self.next is None or self.next.until < self.now else self.next
 
     def takes(self, me: str) -> bool:
         """Say whether `me` may take the lock."""
-        lock, behind = self.lock, self.next
-        if lock is None or lock.owner == me:
+        if self.lock is None or self.lock.owner == me:
             return True
-        may_come_first = behind is None or self.now < behind.number
-        return lock.until < self.now and (may_come_first or self.is_open_to(me))
+        behind = self.behind
+        is_turn = behind is None or behind.owner == me or self.now < behind.number
+        return self.lock.until < self.now and is_turn
 
 
 class _KeeperMapLeases:
     def __init__(self, target: sa.Engine | sa.URL, table: str, path: str | None) -> None:
-        from queue_lib.stores.clickhouse.database import Database
-
         if _NAME.fullmatch(table) is None:
             raise InvalidOptionsError(f"table {shown(table)}: must be a plain lower-case name")
         self._database = Database(target)
@@ -160,22 +158,23 @@ class _KeeperMapLeases:
         taken = self._database.select(self._fill(_TAKEN, **values))
         if not taken:
             return None
-        self._in_line.discard(lease.owner)
+        self._leave_line(lease)
         return int(taken[0][0])
 
-    def ask(self, lease: Lease) -> Turn:
+    def ask(self, lease: Lease, waited: timedelta) -> Turn:
         state = self._read(lease)
         if state.takes(lease.owner):
             return Turn.NOW
-        if not state.is_open_to(lease.owner):
+        behind, since = state.behind, state.now - microseconds(waited)
+        if behind is not None and behind.owner != lease.owner and behind.since <= since:
             return Turn.LATER
-        place, lasts = state.next, microseconds(RESERVATION)
-        if place is None or place.owner != lease.owner:
-            place = _Row(state.now + microseconds(PATIENCE), lease.owner, 0)
-        if place.until < state.now + lasts // 2:
+        lasts = microseconds(RESERVATION)
+        number = behind.number if behind else state.now + microseconds(PATIENCE)
+        renews = behind is not None and behind.owner == lease.owner
+        if behind is None or not renews or behind.until < state.now + lasts // 2:
             self._in_line.add(lease.owner)
-            values = {**_values(lease), "number": place.number, "until": state.now + lasts}
-            self._command(_LINE_UP, **values)
+            place = {"number": number, "until": state.now + lasts, "since": since}
+            self._command(_LINE_UP, **_values(lease), **place)
         return Turn.NEXT
 
     def renew(self, leases: Sequence[Lease], ttl: timedelta) -> set[str]:
@@ -194,6 +193,9 @@ class _KeeperMapLeases:
 
     def give_back(self, lease: Lease) -> None:
         self._insist(_GIVE_BACK, **_values(lease))
+        self._leave_line(lease)
+
+    def _leave_line(self, lease: Lease) -> None:
         if lease.owner in self._in_line:
             self._insist(_LEAVE_LINE, **_values(lease))
             self._in_line.discard(lease.owner)
@@ -202,10 +204,8 @@ class _KeeperMapLeases:
         values = _values(lease)
         names = [values["lock"], values["next"]]
         found = self._database.select(self._fill(_READ, names=names))
-        rows = {
-            name: _Row(int(number), owner, int(until)) for name, number, owner, until, _ in found
-        }
-        return _State(rows.get(names[0]), rows.get(names[1]), int(found[0][4]) if found else 0)
+        rows = {name: _Row(*fields) for name, *fields, _ in found}
+        return _State(rows.get(names[0]), rows.get(names[1]), found[0][-1] if found else 0)
 
     def _insist(self, template: str, **values: Any) -> None:
         """Run a statement again if somebody changed one of its rows meanwhile."""

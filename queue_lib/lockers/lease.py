@@ -6,10 +6,10 @@ the lease's end the lock is free for others, and its former holder knows from it
 clock, which it read before it asked for the lease, that it may have lost it.
 
 Who waits. Inside a process, threads wait in line for each key, so that one of them polls. Between
-processes the first to find the lock held is *next in line*; the others look now and then whether
-they can be that. For `PATIENCE` a holder that comes back may still take the lock first: who
-holds it several times in a row can keep what it knows, and the hand-over costs a poll. After
-that, only the next in line may take it.
+processes the first to find the lock held is *next in line*, until somebody finds out that he has
+waited for longer. Once there was a next in line for `PATIENCE`, nobody else may take the lock;
+before that a holder that comes back may be first. Who holds a lock several times in a row can
+keep what it knows, and a hand-over costs a pause.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ RESERVATION = timedelta(milliseconds=500)
 """How long a place in line lasts without being asked for again; the next in line may have died."""
 
 _LEAST_TTL = timedelta(milliseconds=100)
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.1  # between two looks at a lock that is held
-_RELEASE_SECONDS = 1.0  # that a release tries to reach the storage
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05  # between two looks at a lock that is held
+_RELEASE_SECONDS = 1.0  # for which a release tries to reach the storage
+_JOIN_SECONDS = 5.0
 
 _log = logging.getLogger("queue_lib.lockers")
 
@@ -83,8 +84,8 @@ class Leases(Protocol):
         """
         ...
 
-    def ask(self, lease: Lease) -> Turn:
-        """Say whose turn it is; be the next in line if there is none."""
+    def ask(self, lease: Lease, waited: timedelta) -> Turn:
+        """Say whose turn it is; be the next in line if the one who is has waited for less."""
         ...
 
     def renew(self, leases: Sequence[Lease], ttl: timedelta) -> set[str]:
@@ -155,7 +156,7 @@ class LeaseLocker:
         self._check_open()
         try:
             if wait.turn is not Turn.NOW:
-                wait.hear(self._leases.ask(lease))
+                wait.hear(self._leases.ask(lease, wait.waited()))
             if wait.turn is Turn.NOW:
                 wait.hear(Turn.LATER)
                 return self._take(lease)
@@ -243,16 +244,19 @@ class LeaseLocker:
             finally:
                 self._turns.give(handle.lease.key)
 
-    def _give_back(self, lease: Lease, seconds: float) -> None:
+    def _give_back(self, lease: Lease, seconds: float) -> bool:
+        """Try for `seconds`, at least once; `False` if the lease is left to its end."""
         give_up = time.monotonic() + seconds
         while True:
             try:
-                return self._leases.give_back(lease)
+                self._leases.give_back(lease)
             except QueueError as error:
                 passing = isinstance(error, StoreUnavailableError)
                 if not passing or time.monotonic() >= give_up:
                     _log.warning("lock %r is left to its end: %s", lease.key, error)
-                    return None
+                    return False
+            else:
+                return True
             time.sleep(random.uniform(0.005, 0.05))
 
     def close(self) -> None:
@@ -261,10 +265,14 @@ class LeaseLocker:
         with self._lock:
             handles, renewer = list(self._held.values()), self._renewer
         if renewer is not None:
-            renewer.join()
+            renewer.join(_JOIN_SECONDS)
         for handle in handles:
             handle.lost.set()
-            self._release(handle)
+        reached = True  # else trying for each of the others would take as long again
+        for handle in handles:
+            if self._forget(handle):
+                reached = reached and self._give_back(handle.lease, _RELEASE_SECONDS)
+                self._turns.give(handle.lease.key)
         self._leases.close()
 
     def __enter__(self) -> Self:
@@ -296,8 +304,12 @@ class _Wait:
         self.turn = Turn.NOW
         self.refusal = still_held(key, timeout)
         self._key, self._timeout = key, timeout
-        self._since = time.monotonic()  # the turn
-        self._deadline = self._since + timeout.total_seconds()
+        self._began = self._since = time.monotonic()  # to wait; for this turn
+        self._deadline = self._began + timeout.total_seconds()
+
+    def waited(self) -> timedelta:
+        """Return how long it has lasted."""
+        return timedelta(seconds=time.monotonic() - self._began)
 
     def hear(self, turn: Turn, error: StoreUnavailableError | None = None) -> None:
         """Take an answer in, or the error in its place."""

@@ -26,13 +26,15 @@ _CHUNK = 500  # leases renewed by one script
 _READ = """
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local row = redis.call(
-    'HMGET', KEYS[1], 'owner', 'held_until', 'next_owner', 'next_from', 'next_until')
+local row = redis.call('HMGET', KEYS[1],
+    'owner', 'held_until', 'next_owner', 'next_since', 'next_from', 'next_until')
 local owner, held_until = row[1] or '', tonumber(row[2] or 0)
-local next_owner, next_from, next_until = row[3] or '', tonumber(row[4] or 0), tonumber(row[5] or 0)
+local next_owner, next_since = row[3] or '', tonumber(row[4] or 0)
+local next_from, next_until = tonumber(row[5] or 0), tonumber(row[6] or 0)
 local me = ARGV[1]
-local may_be_next = next_owner == me or next_owner == '' or next_until < now
-local takes = (held_until < now or owner == me) and (may_be_next or now < next_from)
+local nobody_next = next_owner == '' or next_until < now
+local takes = (held_until < now or owner == me)
+    and (nobody_next or next_owner == me or now < next_from)
 """
 
 _TAKE = (
@@ -48,10 +50,11 @@ _ASK = (
     _READ
     + """
 if takes then return 'NOW' end
-if not may_be_next then return 'LATER' end
-if next_owner ~= me then next_from = now + ARGV[2] end
-redis.call('HSET', KEYS[1],
-    'next_owner', me, 'next_from', next_from, 'next_until', now + ARGV[3])
+local since = now - ARGV[2]
+if not (nobody_next or next_owner == me or since < next_since) then return 'LATER' end
+if nobody_next then next_from = now + ARGV[3] end
+redis.call('HSET', KEYS[1], 'next_owner', me, 'next_since', since,
+    'next_from', next_from, 'next_until', now + ARGV[4])
 return 'NEXT'
 """
 )
@@ -123,8 +126,8 @@ class _RedisLeases:
         fence: int = self._run(self._take, [lease.key], [lease.owner, microseconds(ttl)])
         return fence or None
 
-    def ask(self, lease: Lease) -> Turn:
-        durations = [microseconds(PATIENCE), microseconds(RESERVATION)]
+    def ask(self, lease: Lease, waited: timedelta) -> Turn:
+        durations = [microseconds(it) for it in (waited, PATIENCE, RESERVATION)]
         turn = self._run(self._ask, [lease.key], [lease.owner, *durations])
         return Turn[turn if isinstance(turn, str) else turn.decode()]
 

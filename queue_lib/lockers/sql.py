@@ -77,6 +77,7 @@ def lock_table(
         sa.Column("owner", _Text, nullable=False),  # empty: free
         sa.Column("held_until", sa.BigInteger, nullable=False),
         sa.Column("next_owner", _Text, nullable=False),  # empty: nobody is next in line
+        sa.Column("next_since", sa.BigInteger, nullable=False),  # when that one began to wait
         sa.Column("next_from", sa.BigInteger, nullable=False),  # when nobody else may come first
         sa.Column("next_until", sa.BigInteger, nullable=False),
         schema=schema,
@@ -99,12 +100,14 @@ class _SqlLeases:
         mine = row.name == sa.bindparam("key", type_=_Text)
         nobody_next = (row.next_owner == "") | (row.next_until < now)
         me_next = row.next_owner == me
+        since = now - sa.bindparam("waited", type_=sa.BigInteger)
+        may_be_next = me_next | nobody_next | (since < row.next_since)
         # Taking what is one's own already: the answer to the first try was lost.
         takes = ((row.held_until < now) | (row.owner == me)) & (
             nobody_next | me_next | (now < row.next_from)
         )
         taken: dict[str, Any] = {"owner": me, "held_until": until}
-        taken |= {"next_owner": "", "next_from": 0, "next_until": 0}
+        taken |= {"next_owner": "", "next_since": 0, "next_from": 0, "next_until": 0}
 
         self._take = (
             sa.update(table).where(mine, takes).values(fence=row.fence + 1, **taken)
@@ -116,13 +119,14 @@ class _SqlLeases:
             .returning(row.fence)
         )
         lasts = row.next_until > now + microseconds(RESERVATION) // 2
-        self._ask = sa.select(takes, me_next & lasts, me_next | nobody_next).where(mine)
+        self._ask = sa.select(takes, me_next & lasts, may_be_next).where(mine)
         self._line_up = (
             sa.update(table)
-            .where(mine, me_next | nobody_next, database.unhurried)
+            .where(mine, may_be_next, database.unhurried)
             .values(
                 next_owner=me,
-                next_from=sa.case((me_next, row.next_from), else_=now + microseconds(PATIENCE)),
+                next_since=since,
+                next_from=sa.case((nobody_next, now + microseconds(PATIENCE)), else_=row.next_from),
                 next_until=now + microseconds(RESERVATION),
             )
             .returning(row.name)
@@ -157,8 +161,8 @@ class _SqlLeases:
         # A fence must not come again, not even after a power cut.
         return self._database.write(work, durable=True)
 
-    def ask(self, lease: Lease) -> Turn:
-        parameters = _parameters(lease)
+    def ask(self, lease: Lease, waited: timedelta) -> Turn:
+        parameters = {**_parameters(lease), "waited": microseconds(waited)}
         found = self._database.read(lambda it: it.execute(self._ask, parameters).first())
         if found is None:
             return Turn.NOW  # the rows were deleted by hand

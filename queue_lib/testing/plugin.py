@@ -10,7 +10,11 @@ import pytest
 
 __all__ = ["pytest_configure", "pytest_runtest_setup"]
 
-pytest.register_assert_rewrite("queue_lib.testing.conformance", "queue_lib.testing.machine")
+pytest.register_assert_rewrite(
+    "queue_lib.testing.conformance",
+    "queue_lib.testing.conformance_lockers",
+    "queue_lib.testing.machine",
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:

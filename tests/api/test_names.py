@@ -27,6 +27,8 @@ HEADER_DEAD_LETTER_MESSAGE_ID HEADER_DEAD_LETTER_ATTEMPTS HEADER_DEAD_LETTER_ERR
 MAX_NAME_LENGTH MAX_ID_LENGTH
 """.split()
 
+_OF_EXTRAS = {"clickhouse_driver", "clickhouse_sqlalchemy", "redis", "requests"}
+
 _MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(queue_lib.__path__, "queue_lib.")
@@ -40,7 +42,12 @@ def test_the_contracts_names_are_there():
 
 @pytest.mark.parametrize("name", ["queue_lib", *_MODULES])
 def test_all_is_sorted_and_true(name):
-    module = importlib.import_module(name)
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in _OF_EXTRAS:
+            raise
+        pytest.skip(f"{error.name} is not installed")
     constants = [public for public in module.__all__ if public.isupper()]
     classes = [public for public in module.__all__ if public[0].isupper() and not public.isupper()]
     others = [public for public in module.__all__ if public[0].islower()]

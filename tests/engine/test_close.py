@@ -177,6 +177,26 @@ def test_a_close_returns_in_time_however_slow_the_store_is(
         left.set()
 
 
+@pytest.mark.parametrize("method", ["ack", "retry", "kill"])
+def test_after_its_deadline_a_close_gives_up_what_cannot_be_written(
+    backend: Backend, open_queue: OpenQueue, method: str
+) -> None:
+    store = FaultyStore(backend.open())
+    queue = open_queue(store)
+
+    def handle(_: Delivery) -> None:
+        if method != "ack":
+            raise ValueError
+
+    store.fail_on(method, times=None)
+    attempts = 1 if method == "kill" else 2
+    subscription = queue.subscribe(TOPIC, GROUP, handle, **FAST, max_attempts=attempts)
+    queue.publish(*messages(1))
+    eventually(lambda: store.raised[method] > 1)
+    assert subscription.close(timeout=0) is False
+    eventually(lambda: subscription.ended)  # though the lease would hold for half a minute
+
+
 def test_a_fault_while_closing_does_not_keep_it(backend: Backend, open_queue: OpenQueue) -> None:
     store = FaultyStore(backend.open())
     queue = open_queue(store)

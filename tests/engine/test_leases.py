@@ -6,6 +6,7 @@ import ctypes
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -156,17 +157,45 @@ def test_an_outcome_that_comes_too_late_changes_nothing(
         eventually(lambda: there.stats(TOPIC, GROUP) == Stats())
 
 
-def test_one_failing_heartbeat_loses_nothing(backend: Backend, open_queue: OpenQueue) -> None:
-    store = FaultyStore(backend.open())
+@pytest.mark.parametrize("heartbeat", [1, 5], ids=["first", "later"])
+def test_one_failing_heartbeat_loses_nothing(
+    backend: Backend, open_queue: OpenQueue, heartbeat: int
+) -> None:
+    diary = Diary(backend.open())
+    store = FaultyStore(diary)
     queue = open_queue(store)
     inbox = Inbox(then=stay(3))
-    store.fail_on("extend", StoreError("broken"))
+    store.fail_on(
+        "extend", StoreError("broken"), when=lambda *_: len(diary.of("extend")) == heartbeat - 1
+    )
     queue.subscribe(TOPIC, GROUP, inbox, **FAST, lease_duration=LEASE)
     queue.publish(*messages(1))
     inbox.wait()
     eventually(lambda: queue.stats(TOPIC, GROUP) == Stats())
     assert store.raised["extend"] == 1
     assert inbox.attempts == [1]
+
+
+def test_a_run_that_cannot_be_settled_at_all_is_let_go(
+    backend: Backend, open_queue: OpenQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Here a row that somebody damaged: no outcome can be made of it."""
+
+    class Damaged(Diary):
+        def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+            answer = super().call(method, *args, **kwargs)
+            if method == "claim":
+                for claim in answer:
+                    claim.last_error = "\x1edamaged" if claim.attempt == 1 else ""
+            return answer
+
+    queue = open_queue(Damaged(backend.open()))
+    inbox = Inbox()
+    queue.subscribe(TOPIC, GROUP, inbox, **FAST, lease_duration=LEASE, concurrency=1)
+    queue.publish(*messages(1))
+    inbox.wait()
+    assert inbox.attempts == [2]
+    assert "Traceback" in caplog.text
 
 
 def test_failing_heartbeats_lose_the_lease_at_its_confirmed_end_and_not_before(

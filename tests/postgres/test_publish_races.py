@@ -173,7 +173,7 @@ def test_a_registration_gives_up_on_a_transaction_that_never_ends(lab: Lab) -> N
 
 def test_equal_ids_in_another_order_do_not_deadlock(lab: Lab) -> None:
     """In the order in which they are handed over, the two would wait for each other at last."""
-    store = lab.store()
+    store = lab.consuming()
     with lab.transaction() as gate, lab.transaction() as first:
         store.append_in(gate, [message("c")])
         crossing = lab.start_behind(
@@ -188,7 +188,7 @@ def test_equal_ids_in_another_order_do_not_deadlock(lab: Lab) -> None:
 
 
 def test_equal_keys_in_another_order_do_not_deadlock(lab: Lab) -> None:
-    store = lab.store()
+    store = lab.consuming()
     keys = [f"k{number}" for number in range(3)]
     low, middle, high = sorted(keys, key=lambda key: lab.ask("SELECT {q}stripe_v1(%s)", key))
     with lab.transaction() as gate, lab.transaction() as first:

@@ -12,15 +12,16 @@ from queue_lib.locks import ProcessLocker
 from queue_lib.stores.base import Store
 from queue_lib.testing.clock import ManualClock
 from queue_lib.testing.conformance import OwnClockConformance, StoreConformance
+from queue_lib.testing.machine import check_against_model
 
 if TYPE_CHECKING:
-    from queue_lib.stores.clickhouse import ClickHouseStore
+    from queue_lib.stores.clickhouse.store import ClickHouseStore
 
 
 def open_store(
     url: sa.URL, locker: ProcessLocker, clock: ManualClock | None = None
 ) -> ClickHouseStore:
-    from queue_lib.stores.clickhouse import open_clickhouse_store  # its drivers may be missing
+    from queue_lib.stores.clickhouse.open import open_clickhouse_store  # its drivers may be missing
 
     return open_clickhouse_store(url, locker, clock=clock)
 
@@ -54,3 +55,11 @@ class TestClickHouseStoreOnItsOwnClock(OwnClockConformance):
     @pytest.fixture(name="store")
     def given_store(self, new_clickhouse_url: Callable[[str], sa.URL]) -> ClickHouseStore:
         return open_store(new_clickhouse_url("native"), ProcessLocker())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_clickhouse_agrees_with_the_model(new_clickhouse_url: Callable[[str], sa.URL]) -> None:
+    check_against_model(
+        lambda clock: open_store(new_clickhouse_url("native"), ProcessLocker(), clock)
+    )

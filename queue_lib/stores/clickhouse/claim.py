@@ -12,6 +12,7 @@ import uuid
 from collections import deque
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import islice
 
 from queue_lib.durations import microseconds
 from queue_lib.stores.base import ClaimRequest
@@ -66,7 +67,7 @@ class Claim:
     ) -> bool:
         """Choose and insert; say whether to go on: the server passed something meanwhile."""
         now = turn.clock.earliest()
-        room = self._room(group, now) - len(leases) * (self.request.max_in_flight == 0)
+        room = self._room(group, now, len(leases))
         if room <= 0:
             return False
         self._prepare(turn, group, now)
@@ -78,27 +79,24 @@ class Claim:
         end = turn.clock.latest() + microseconds(self.request.lease)
         cursor, passed, first = group.cursor, 0, len(leases)
         while len(leases) - first < room:
-            message = self._next_message(turn, group, room)
+            message = group.log.first(turn, group, room)
             if message is not None and self._is_held_up(turn, group, rows, message, now):
                 passed += 1
                 if passed == _PASSED:
                     break
                 continue
             ready = group.ready.first(turn, group)
-            best = min(
-                (_rank(candidate) for candidate in (message, ready, *list(lost)[:1]) if candidate),
-                default=None,
-            )
-            if best is None:
+            candidates = [found for found in (ready, message, *islice(lost, 1)) if found]
+            if not candidates:
                 break
-            if ready is not None and best == _rank(ready):
-                lease = self._take_ready(group, rows, ripe, end)
-            elif lost and best == _rank(lost[0]):
+            best = min(candidates, key=_rank)
+            if isinstance(best, LogRow):
+                bodies[best.seq] = best
+                lease = self._take_message(group, rows, best, end)
+            elif isinstance(best, Lease):
                 lease = self._take_lost(rows, lost.popleft(), end)
             else:
-                assert message is not None
-                bodies[message.seq] = message
-                lease = self._take_message(group, rows, message, end)
+                lease = self._take_ready(group, rows, ripe, end)
             rows.leased(lease)
             leases.append(lease)
         for entry in ripe.values():
@@ -114,30 +112,23 @@ class Claim:
         self._see_next_due(turn, group, len(leases) - first < room)
         return False
 
-    def _room(self, group: Group, now: int) -> int:
-        room, cap = self.request.max, self.request.max_in_flight
+    def _room(self, group: Group, now: int, taken: int) -> int:
+        room, cap = self.request.max - taken, self.request.max_in_flight
         if cap:
             room = min(room, cap - sum(lease.end >= now for lease in group.leased.values()))
         return room
 
     def _prepare(self, turn: Turn[Group], group: Group, now: int) -> None:
         """Let the server move what memory is too small for, before anything is chosen."""
-        message = group.log.first(turn, group, self.request.max)
-        has_priorities = any(row.prio for row in group.log.rows) or (
-            message is not None
-            and not group.log.ended
-            and (self.has_news or group.log.plain_upto == 0)
-            and group.log.has_priorities(turn, group)
-        )
+        group.log.has_news |= self.has_news
         self.has_news = False
-        while has_priorities and self._pass(turn, group, _PASS):
-            pass
-        if has_priorities:
-            group.begin()
+        if group.log.first(turn, group, self.request.max) is None:
+            return
+        if group.log.has_priorities(turn, group):
+            while self._pass(turn, group, _PASS):
+                pass
 
-    def _ripen(
-        self, turn: Turn[Group], group: Group, rows: Rows, now: int
-    ) -> dict[int, Entry]:
+    def _ripen(self, turn: Turn[Group], group: Group, rows: Rows, now: int) -> dict[int, Entry]:
         """Move timers that are over to the ready ones; return those whose row is still to write."""
         ripe: dict[int, Entry] = {}
         while (entry := group.timers.first(turn, group)) is not None and entry.at <= now:
@@ -156,9 +147,6 @@ class Claim:
             group.ready.add(entry)
             ripe[entry.seq] = entry
         return ripe
-
-    def _next_message(self, turn: Turn[Group], group: Group, wanted: int) -> LogRow | None:
-        return group.log.first(turn, group, wanted)
 
     def _is_held_up(
         self, turn: Turn[Group], group: Group, rows: Rows, message: LogRow, now: int
@@ -187,28 +175,22 @@ class Claim:
         self._step(group, rows, message)
         return Lease(message.seq, message.key, message.prio, end, self.token, 0, "")
 
-    def _take_ready(
-        self, group: Group, rows: Rows, ripe: dict[int, Entry], end: int
-    ) -> Lease:
+    def _take_ready(self, group: Group, rows: Rows, ripe: dict[int, Entry], end: int) -> Lease:
         entry = group.ready.pop()
         if ripe.pop(entry.seq, None) is None:
             rows.not_ready(entry)
-        return Lease(
-            entry.seq, entry.key, entry.prio, end, self.token, entry.attempts, entry.error
-        )
+        return Lease(entry.seq, entry.key, entry.prio, end, self.token, entry.attempts, entry.error)
 
     def _take_lost(self, rows: Rows, old: Lease, end: int) -> Lease:
         if old.key:
             # Again, under our version: a late tombstone of the one who lost it must not free it.
             rows.lane(old.key, old.seq, old.prio, 0)
-        return Lease(
-            old.seq, old.key, old.prio, end, self.token, old.attempts + 1, old.error
-        )
+        return Lease(old.seq, old.key, old.prio, end, self.token, old.attempts + 1, old.error)
 
     def _pass(self, turn: Turn[Group], group: Group, limit: int) -> bool:
         """Let the server move the cursor on; say whether there was anything."""
         ((upto, count),) = turn.select(
-            statements.PASS_END, topic=group.topic, seq=group.cursor, limit=limit
+            statements.UPTO, topic=group.topic, seq=group.cursor, limit=limit
         )
         if not count:
             return False
@@ -237,14 +219,19 @@ class Claim:
         The token alone proves nothing: a newcomer that has read his candidates may not have
         written yet. His fence is there before he reads.
         """
-        found, fence = 0, 0
+        found, fence, log = 0, 0, group.log
         for part in chunks(lease.seq for lease in leases):
-            for seq, raised in turn.select(
+            for what, value, count in turn.select(
                 statements.READ_BACK, topic=group.topic, group=group.name, seqs=part,
-                token=self.token, name=turn.seat.name,
+                token=self.token, name=turn.seat.name, cursor=max(log.plain_upto, group.cursor),
+                log=0 if log.ended else 1,
             ):  # fmt: skip
-                found += seq > 0
-                fence = max(fence, raised)
+                if what == 0:
+                    found += 1
+                elif what == 1:
+                    fence = max(fence, value)
+                elif not log.ended:
+                    log.look(value, count)
         if found != len(leases) or fence > turn.fence:
             raise RefusedError(f"{turn.seat.name}: somebody else came in during a claim")
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from queue_lib.errors import UnsupportedError
 from queue_lib.stores.clickhouse.errors import DRIVER_ERRORS, translate
 
-__all__ = ["Database"]
+__all__ = ["Database", "own_engine"]
 
 Rows = Sequence[Sequence[Any]]
 
@@ -25,7 +25,8 @@ Rows = Sequence[Sequence[Any]]
 _INSERT = {"async_insert": 0}
 # Whole answers only: an error in mid-stream is an error and not half a result.
 _HTTP = {
-    "wait_end_of_query": 1, "enable_http_compression": 0, "output_format_json_quote_64bit_integers": 0,
+    "wait_end_of_query": 1, "enable_http_compression": 0,
+    "output_format_json_quote_64bit_integers": 0,
 }  # fmt: skip
 # Parts are blocks; a block that is one operation must not be cut in two.
 _ONE_BLOCK = {
@@ -39,17 +40,12 @@ class Database:
 
     def __init__(self, target: sa.Engine | sa.URL) -> None:
         self.migration_target = target
-        if isinstance(target, sa.Engine):
-            # Its creator and its connect hooks, but connections that no handler can use up.
-            self._engine = sa.create_engine(target.url, pool=target.pool.recreate())
-        else:
-            self._engine = sa.create_engine(target, pool_size=5, max_overflow=20)
+        self._engine = own_engine(target)
         driver = self._engine.dialect.driver
         if driver not in ("native", "http"):
             self._engine.dispose()
             raise UnsupportedError(f"clickhouse+{driver}: must be clickhouse+native or +http")
         self._native = driver == "native"
-        sa.event.listen(self._engine, "close", _close)
         self.name: str | None = self._engine.url.database
 
     def select(self, sql: str) -> list[Any]:
@@ -64,7 +60,7 @@ class Database:
 
     def insert(self, table: str, columns: Sequence[str], rows: Rows) -> None:
         """Insert rows as one block: all of them or none."""
-        head = f"INSERT INTO {table} ({', '.join(columns)})"  # noqa: S608 - names of our own
+        head = f"INSERT INTO {table} ({', '.join(columns)})"
         with _Translated(), self._engine.connect() as connection:
             client = _client(connection)
             if self._native:
@@ -94,6 +90,17 @@ class Database:
     def close(self) -> None:
         """Close the connections."""
         self._engine.dispose()
+
+
+def own_engine(target: sa.Engine | sa.URL) -> sa.Engine:
+    """Make an engine of ours that connects as the host's does, and closes its connections."""
+    if isinstance(target, sa.Engine):
+        # Its creator and its connect hooks, but connections that no handler can use up.
+        engine = sa.create_engine(target.url, pool=target.pool.recreate())
+    else:
+        engine = sa.create_engine(target, pool_size=5, max_overflow=20)
+    sa.event.listen(engine, "close", _close)
+    return engine
 
 
 def _client(connection: sa.Connection) -> Any:

@@ -72,8 +72,6 @@ class Rows:
     def __init__(self, turn: Turn[Any], group: Group) -> None:
         self._turn = turn
         self._group = group
-        self._ver = turn.number()
-        self._head = (group.topic, group.name)
         self._rows: list[tuple[Any, ...]] = []
 
     def __bool__(self) -> bool:
@@ -85,8 +83,8 @@ class Rows:
         attempts: int = 0, error: str = "", cursor: int = 0, low: int = 0, start: int = 0,
     ) -> None:  # fmt: skip
         self._rows.append(
-            (*self._head, kind, lane, n, seq, self._ver, int(gone), key, prio, at, lease, token,
-             attempts, error, cursor, low, start)
+            (kind, lane, n, seq, int(gone), key, prio, at, lease, token, attempts, error, cursor,
+             low, start)
         )  # fmt: skip
 
     def ready(self, entry: Entry) -> None:
@@ -136,9 +134,13 @@ class Rows:
         )
 
     def insert(self) -> None:
-        """Write them: all or none. If it fails, what is in memory is forgotten with the turn."""
+        """Write them: all or none. If it fails, what is in memory is forgotten with the turn.
+
+        Only now do they get their version: above that of all that the server moved meanwhile.
+        """
         if self._rows:
-            self._turn.insert(self._rows)
+            head, ver = (self._group.topic, self._group.name), self._turn.number()
+            self._turn.insert([(*head, *row[:4], ver, *row[4:]) for row in self._rows])
 
 
 class Window:
@@ -216,11 +218,11 @@ class Lane:
 class Log:
     """What comes after the cursor."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_news: bool = False) -> None:
         self.rows: deque[LogRow] = deque()
         self.ended = False  # within this claim, everything that was there has been read
         self.plain_upto = 0  # no message up to here has a priority
-        self._average = 1 << 14  # bytes of a payload
+        self.has_news = has_news  # some message beyond may have one
 
     def first(self, turn: Turn[Any], group: Group, wanted: int) -> LogRow | None:
         """Return the next message."""
@@ -229,22 +231,32 @@ class Log:
         return self.rows[0] if self.rows else None
 
     def _read(self, turn: Turn[Any], group: Group, wanted: int) -> None:
-        limit = min(max(_READ_AHEAD // self._average, 32, min(wanted, 10_000)), 10_000)
-        limit = limit if wanted > _WINDOW else min(limit, _WINDOW)
-        found = turn.select(statements.LOG, topic=group.topic, seq=group.cursor, limit=limit)
+        limit = min(max(wanted, _WINDOW), 10 * _WINDOW)
+        found = turn.select(
+            statements.LOG, topic=group.topic, seq=group.cursor, limit=limit, bytes=_READ_AHEAD
+        )
         self.rows.extend(LogRow(*row) for row in found)
-        self.ended = len(found) < limit
+        # Fewer, but not because they are so large that the server stopped.
+        size = sum(len(row.payload) for row in self.rows)
+        self.ended = len(found) < limit and size < _READ_AHEAD // 2
         if found:
-            self._average = sum(len(row.payload) for row in self.rows) // len(found) + 64
             group.know_lanes(turn, {row.key for row in self.rows if row.key})
 
     def has_priorities(self, turn: Turn[Any], group: Group) -> bool:
         """Say whether any message after the cursor has one."""
+        if self.ended:
+            return any(row.prio for row in self.rows)
         after = max(self.plain_upto, group.cursor)
-        ((last, count),) = turn.select(statements.AHEAD, topic=group.topic, seq=after)
-        if not count:
-            self.plain_upto = max(last, after)
-        return bool(count)
+        if self.has_news or not self.plain_upto:
+            ((last, count),) = turn.select(statements.AHEAD, topic=group.topic, seq=after)
+            self.look(last, count)
+        return self.has_news
+
+    def look(self, last: int, priorities: int) -> None:
+        """Note how many messages up to `last` have a priority, of those not looked at before."""
+        self.has_news = priorities > 0
+        if not priorities:
+            self.plain_upto = max(self.plain_upto, last)
 
 
 class Group:

@@ -117,9 +117,7 @@ def _store(turn: Turn[None], rows: dict[str, AppendRow]) -> dict[str, list[int]]
     have come in, if our lock ran out just then: his messages have higher numbers, and a claimer
     that has seen them looks no further back. If he has, his fence is on record by now.
     """
-    known = {
-        id_ for part in chunks(rows) for (id_,) in turn.select(statements.IDS, ids=part)
-    }
+    known = {id_ for part in chunks(rows) for (id_,) in turn.select(statements.IDS, ids=part)}
     new = [row for id_, row in rows.items() if id_ not in known]
     if not new:
         return {}

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from queue_lib.stores.schema import DEFAULT_PREFIX, build_tables
 
 __all__ = [
+    "COLUMNS",
     "CURSOR",
     "DEAD",
     "FENCE_BITS",
@@ -45,43 +46,25 @@ FENCE_BITS = 20  # of `seq` and `ver` count within one hold of a lock; the rest 
 PUBLISH = "p"
 """The name of the lock, and of the fence, that every publish runs under."""
 
-MESSAGE_COLUMNS = (
-    "topic", "seq", "id", "key", "prio", "due", "published", "stored", "dead_letter", "headers",
-    "payload",
-)  # fmt: skip
-LIVE_COLUMNS = (
-    "topic", "grp", "kind", "lane", "n", "seq", "ver", "del", "key", "prio", "at", "lease",
-    "token", "attempts", "error", "cursor", "low", "start",
-)  # fmt: skip
+_FENCE = {"name": "String", "fence": "UInt64", "locker": "UInt64"}
+_MESSAGES = {
+    "topic": "LowCardinality(String)", "seq": "UInt64", "id": "String", "key": "String",
+    "prio": "Int32", "due": "Int64", "published": "Int64", "stored": "Int64",
+    "dead_letter": "UInt8", "headers": "String", "payload": "String",
+}  # fmt: skip
+_LIVE = {
+    "topic": "LowCardinality(String)", "grp": "LowCardinality(String)", "kind": "UInt8",
+    "lane": "String", "n": "Int64", "seq": "UInt64", "ver": "UInt64", "del": "UInt8",
+    "key": "String", "prio": "Int32", "at": "Int64", "lease": "Int64", "token": "String",
+    "attempts": "UInt32", "error": "String", "cursor": "UInt64", "low": "UInt64",
+    "start": "UInt64",
+}  # fmt: skip
 
-# In memory (persistent = 0): a raise costs no file. Empty after a restart of the server, which
-# refuses every write until its holder comes in again.
-_FENCE = """
-CREATE TABLE {q}fence (name String, fence UInt64, locker UInt64)
-ENGINE = Join(ANY, LEFT, name) SETTINGS join_any_take_last_row = 1, persistent = 0"""
+COLUMNS = {"fence": _FENCE, "messages": _MESSAGES, "live": _LIVE}
+"""The columns of each table, and their types."""
 
-# A bloom index finds ids. Not a projection: with lightweight deletes a purged id would stay found.
-_MESSAGES = """
-CREATE TABLE {q}messages (
-  topic LowCardinality(String), seq UInt64, id String, key String, prio Int32,
-  due Int64, published Int64, stored Int64, dead_letter UInt8, headers String,
-  payload String CODEC(ZSTD(1)),
-  INDEX ix_id id TYPE bloom_filter(0.001) GRANULARITY 1,
-  CONSTRAINT fenced CHECK
-    bitShiftRight(seq, 20) >= joinGetOrNull('{q}fence', 'fence', 'p'))
-ENGINE = MergeTree PARTITION BY toYYYYMMDD(toDateTime(intDiv(stored, 1000000), 'UTC'))
-ORDER BY (topic, seq) SETTINGS index_granularity = 256"""
-
-# Never with a TTL on `del`: a tombstone whose part was cleaned first would bring its row back.
-_LIVE = """
-CREATE TABLE {q}live (
-  topic LowCardinality(String), grp LowCardinality(String), kind UInt8, lane String, n Int64,
-  seq UInt64, ver UInt64, del UInt8, key String, prio Int32, at Int64, lease Int64, token String,
-  attempts UInt32, error String, cursor UInt64, low UInt64, start UInt64,
-  CONSTRAINT fenced CHECK
-    bitShiftRight(ver, 20) >= joinGetOrNull('{q}fence', 'fence', concat('g:', topic, ':', grp)))
-ENGINE = ReplacingMergeTree(ver, del)
-ORDER BY (topic, grp, kind, lane, n, seq) SETTINGS index_granularity = 256"""
+MESSAGE_COLUMNS = tuple(_MESSAGES)
+LIVE_COLUMNS = tuple(_LIVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +98,37 @@ def build_clickhouse_tables(
 
 def create_statements_v1(tables: ClickHouseTables) -> list[str]:
     """Return what creates the tables. Frozen, as the revision is that runs it."""
-    return [tables.qualify(text) for text in (_FENCE, _MESSAGES, _LIVE)]
+    # In memory (persistent = 0): a raise costs no file. Empty after a restart of the server, which
+    # refuses every write until its holder comes in again.
+    fence = """
+CREATE TABLE {q}fence (name String, fence UInt64, locker UInt64)
+ENGINE = Join(ANY, LEFT, name) SETTINGS join_any_take_last_row = 1, persistent = 0"""
+    # A bloom index finds ids. Not a projection: a purged id would stay found in it.
+    messages = """
+CREATE TABLE {q}messages (
+  topic LowCardinality(String), seq UInt64, id String, key String, prio Int32,
+  due Int64, published Int64, stored Int64, dead_letter UInt8, headers String,
+  payload String CODEC(ZSTD(1)),
+  INDEX ix_id id TYPE bloom_filter(0.001) GRANULARITY 1,
+  CONSTRAINT fenced CHECK
+    bitShiftRight(seq, 20) >= joinGetOrNull('{q}fence', 'fence', 'p'))
+ENGINE = MergeTree PARTITION BY toYYYYMMDD(toDateTime(intDiv(stored, 1000000), 'UTC'))
+ORDER BY (topic, seq) SETTINGS index_granularity = 256"""
+    # Never with a TTL on `del`: a tombstone whose part was cleaned first would bring its row back.
+    live = """
+CREATE TABLE {q}live (
+  topic LowCardinality(String), grp LowCardinality(String), kind UInt8, lane String, n Int64,
+  seq UInt64, ver UInt64, del UInt8, key String, prio Int32, at Int64, lease Int64, token String,
+  attempts UInt32, error String, cursor UInt64, low UInt64, start UInt64,
+  CONSTRAINT fenced CHECK
+    bitShiftRight(ver, 20) >= joinGetOrNull('{q}fence', 'fence', concat('g:', topic, ':', grp)))
+ENGINE = ReplacingMergeTree(ver, del)
+ORDER BY (topic, grp, kind, lane, n, seq) SETTINGS index_granularity = 256"""
+    return [tables.qualify(text) for text in (fence, messages, live)]
 
 
 def drop_statements_v1(tables: ClickHouseTables) -> list[str]:
-    """Return what drops the tables, with their rows."""
-    return [tables.qualify(f"DROP TABLE {{q}}{name} SYNC") for name in ("live", "messages", "fence")]
+    """Return what drops the tables, with their rows. Frozen."""
+    return [
+        tables.qualify(f"DROP TABLE {{q}}{name} SYNC") for name in ("live", "messages", "fence")
+    ]

@@ -30,6 +30,11 @@ FENCE = (
     "SELECT ifNull(joinGetOrNull('{q}fence', 'fence', {name}), 0), "
     "ifNull(joinGetOrNull('{q}fence', 'locker', {name}), 0)"
 )
+# Only upwards: whoever was stopped before his raise must not take back that of a newcomer.
+RAISE = (
+    "INSERT INTO {q}fence (name, fence, locker) SELECT {name}, toUInt64({fence}), "
+    "toUInt64({locker}) WHERE {fence} > ifNull(joinGetOrNull('{q}fence', 'fence', {name}), 0)"
+)
 # Only after a restart of the server or the locker: what was ever written under this lock. The
 # groups' cursors too: they stay when the messages they came by have been purged.
 WRITTEN_MESSAGES = (
@@ -79,7 +84,8 @@ LANE = (
 LOG = (
     "SELECT seq, id, key, prio, due, published, stored, headers, payload FROM {q}messages "
     "WHERE topic = {topic} AND seq > {seq} ORDER BY topic, seq LIMIT {limit} "
-    "SETTINGS max_threads = 1, max_block_size = 1024, use_query_condition_cache = 0"
+    "SETTINGS max_threads = 1, max_block_size = 1024, use_query_condition_cache = 0, "
+    "max_result_bytes = {bytes}, result_overflow_mode = 'break'"
 )
 BODIES = (
     "SELECT seq, id, key, prio, due, published, stored, headers, payload FROM {q}messages "
@@ -88,12 +94,15 @@ BODIES = (
 # A priority anywhere in the log overtakes what is in front of it.
 AHEAD = "SELECT max(seq), countIf(prio != 0) FROM {q}messages WHERE topic = {topic} AND seq > {seq}"
 # Believed only if it is our token and nobody has raised the fence since. The last row looks for
-# priorities that came meanwhile, for the next claim.
+# priorities that came meanwhile, for the next claim, if there is more of the log than we know.
 READ_BACK = (
-    "SELECT seq, toUInt64(0) FROM {q}live FINAL "
+    "SELECT toUInt8(0), seq, toUInt64(0) FROM {q}live FINAL "
     f"WHERE {_GROUP} AND kind = 4 AND lane = '' AND n = 0 AND seq IN ({{seqs}}) "
-    "AND token = {token} "
-    "UNION ALL SELECT toUInt64(0), ifNull(joinGetOrNull('{q}fence', 'fence', {name}), 0) "
+    "AND token = {token} UNION ALL "
+    "SELECT toUInt8(1), ifNull(joinGetOrNull('{q}fence', 'fence', {name}), toUInt64(0)), "
+    "toUInt64(0) UNION ALL "
+    "SELECT toUInt8(2), max(seq), countIf(prio != 0) FROM {q}messages "
+    "WHERE topic = {topic} AND seq > {cursor} AND {log} = 1 "
     "SETTINGS max_threads = 1, use_query_condition_cache = 0"
 )
 
@@ -110,7 +119,7 @@ PASS = (
     + """
 SELECT {topic}, {group}, toUInt8(kind), if(kind = 1, key, ''),
        multiIf(kind = 0, toInt64(prio), kind = 3, due, toInt64(0)), seq, toUInt64({ver}),
-       toUInt8(0), key, prio, if(kind = 0, greatest(stored, due), due), toInt64(0), '',
+       toUInt8(0), key, prio, if(kind = 0, greatest(stored, due, {registered}), due), toInt64(0), '',
        toUInt32(0), '', toUInt64(0), toUInt64(0), toUInt64(0)
 FROM (
   SELECT seq, key, prio, due, stored,
@@ -130,7 +139,7 @@ SELECT {topic}, {group}, toUInt8(5), '', toInt64(0), toUInt64(0), toUInt64({ver}
        toUInt32(0), '', toUInt64({upto}), toUInt64({low}), toUInt64({start})"""
 )
 # Where a pass of at most so many rows ends.
-PASS_END = (
+UPTO = (
     "SELECT max(seq), count() FROM (SELECT seq FROM {q}messages WHERE topic = {topic} "
     "AND seq > {seq} ORDER BY topic, seq LIMIT {limit} SETTINGS max_threads = 1)"
 )
@@ -162,8 +171,7 @@ COUNT_LIVE = (
 )
 COUNT_LOG = "SELECT count() FROM {q}messages WHERE topic = {topic} AND seq > {cursor}"
 # Beyond the cursor: the first of a key is a head unless the lane has somebody already.
-COUNT_LOG_CLOSELY = (
-    """
+COUNT_LOG_CLOSELY = """
 SELECT countIf(is_head AND due <= {now}), countIf(is_head AND due > {now}), countIf(NOT is_head),
        minIf(greatest(stored, due), is_head AND due <= {now})
 FROM (
@@ -172,14 +180,12 @@ FROM (
            AND key NOT IN (SELECT lane FROM {q}live FINAL
                            WHERE topic = {topic} AND grp = {group} AND kind = 1) AS is_head
   FROM {q}messages WHERE topic = {topic} AND seq > {cursor})"""
-)
 
 # -- purge -------------------------------------------------------------------------------------
 
 DEAD_GROUPS = "SELECT DISTINCT topic, grp FROM {q}live FINAL WHERE kind = 2 AND n < {before}"
 BURY = (
-    _PUT
-    + "SELECT topic, grp, kind, lane, n, seq, {ver}, 1, '', 0, 0, 0, '', 0, '', 0, 0, 0 "
+    _PUT + "SELECT topic, grp, kind, lane, n, seq, {ver}, 1, '', 0, 0, 0, '', 0, '', 0, 0, 0 "
     f"FROM {{q}}live FINAL WHERE {_GROUP} AND kind = 2 AND n < {{before}} "
     "ORDER BY n, seq LIMIT {limit}"
 )

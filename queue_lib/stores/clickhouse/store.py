@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
+import sqlalchemy as sa
+
 from queue_lib.durations import microseconds
 from queue_lib.errors import InvalidOptionsError, QueueClosedError
 from queue_lib.locks import DistributedLocker
@@ -65,7 +67,7 @@ class ClickHouseStore:
         self._closed = threading.Event()
 
     @property
-    def migration_target(self) -> object:
+    def migration_target(self) -> sa.Engine | sa.URL:
         """What `queue_lib.migrate.upgrade` has to be given for these tables."""
         return self._database.migration_target
 
@@ -134,9 +136,7 @@ class ClickHouseStore:
     def retry(self, claim: Claimed, backoff: timedelta, last_error: str) -> bool:
         """See `Store.retry`."""
         delay = max(microseconds(backoff), 0)
-        return bool(
-            self._each_group([claim], settle.requeue(delay, _stored_text(last_error), 1))
-        )
+        return bool(self._each_group([claim], settle.requeue(delay, _stored_text(last_error), 1)))
 
     def release(self, claims: Sequence[Claimed]) -> None:
         """See `Store.release`."""
@@ -217,9 +217,7 @@ class ClickHouseStore:
             held = self._turns.group(
                 topic,
                 name,
-                partial(
-                    settle.change, topic=topic, name=name, claims=keys, work=work, alive=alive
-                ),
+                partial(settle.change, topic=topic, name=name, claims=keys, work=work, alive=alive),
             )
             ids += [
                 claim.delivery_id

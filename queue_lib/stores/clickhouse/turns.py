@@ -204,9 +204,11 @@ class Turns:
             return seat.fence + 1
         seat.memory = None
         fence = self._establish(seat, locker_fence)
-        self.database.insert(
-            self.sql.fence, ("name", "fence", "locker"), [(seat.name, fence, locker_fence)]
-        )
+        values = {"name": seat.name, "fence": fence, "locker": locker_fence}
+        self.database.command(self.sql.fill(statements.RAISE, **values))
+        ((raised, _),) = self.database.select(self.sql.fill(statements.FENCE, name=seat.name))
+        if raised != fence:
+            raise RefusedError(f"{seat.name}: somebody else came in at the same time")
         return fence
 
     def _establish(self, seat: Seat[Any], locker_fence: int) -> int:
@@ -217,9 +219,7 @@ class Turns:
         server that forgot make it a leap past everything written; a holder that has been stopped
         may be some way beyond what he wrote, but never that far.
         """
-        ((fence, recorded),) = self.database.select(
-            self.sql.fill(statements.FENCE, name=seat.name)
-        )
+        ((fence, recorded),) = self.database.select(self.sql.fill(statements.FENCE, name=seat.name))
         if self.is_shared and fence and locker_fence > recorded:
             return int(locker_fence + fence - recorded)
         ((written,),) = self.database.select(seat.scan)

@@ -6,6 +6,7 @@ The only deletes and mutations of this store are here, on the janitor's thread.
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 from queue_lib.stores.base import GroupStats, Stats
@@ -87,12 +88,9 @@ class Upkeep:
         if self._turns.is_shared:
             for topic, group in self._select(statements.DEAD_GROUPS, before=dead_before):
                 if gone < batch:
-                    gone += self._turns.group(
-                        topic, group,
-                        lambda turn, at=(topic, group), limit=batch - gone: _forget_dead(
-                            turn, *at, dead_before, limit
-                        ),
-                    )  # fmt: skip
+                    where = {"topic": topic, "group": group, "before": dead_before}
+                    work = partial(_forget_dead, **where, limit=batch - gone)
+                    gone += self._turns.group(topic, group, work)
             self._sweep(now)
         return gone + self._turns.publish(
             lambda turn: _forget_messages(turn, dead_before, acked_before, batch)
@@ -118,8 +116,7 @@ class Upkeep:
         return turns.database.select(turns.sql.fill(template, **values))
 
 
-def _forget_dead(turn: Turn[Any], topic: str, group: str, before: int, limit: int) -> int:
-    where = {"topic": topic, "group": group, "before": before, "limit": limit}
+def _forget_dead(turn: Turn[Any], **where: Any) -> int:
     ((count,),) = turn.select(statements.COUNT_DEAD, **where)
     if count:
         turn.command(statements.BURY, ver=turn.number(), **where)
@@ -131,9 +128,7 @@ def _forget_messages(turn: Turn[Any], dead_before: int, before: int, limit: int)
 
     Under the publishers' lock, as registrations are: no group can come to need one meanwhile.
     """
-    found = turn.select(
-        statements.PURGEABLE, dead_before=dead_before, before=before, limit=limit
-    )
+    found = turn.select(statements.PURGEABLE, dead_before=dead_before, before=before, limit=limit)
     topics: dict[str, list[int]] = {}
     for topic, seq in found:
         topics.setdefault(topic, []).append(seq)

@@ -1,0 +1,1 @@
+"""Lockers: the suite for each of them, and what only one of them can do."""

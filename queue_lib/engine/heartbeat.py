@@ -76,8 +76,4 @@ class Heartbeat:
     def _lose(self, runs: list[Run]) -> None:
         for run in runs:
             if self._ledger.lose(run):
-                claim = run.claim
-                _logger.warning(
-                    "delivery %s of %s to %s (attempt %d): the lease is lost, its run is cancelled",
-                    claim.delivery_id, claim.message.topic, claim.group, claim.attempt,
-                )  # fmt: skip
+                run.report_lost()

@@ -24,6 +24,7 @@ class Ledger:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._runs: dict[str, Run] = {}  # by claim token; guarded by _lock
+        self._latest: dict[str, Run] = {}  # of each delivery, by its id; guarded by _lock
         self._workers: dict[Run, int] = {}  # the thread of each handler; guarded by _lock
         self._closers: set[int | None] = (
             set()
@@ -35,11 +36,21 @@ class Ledger:
         """Slots that are taken."""
         return len(self._runs)
 
-    def add(self, runs: Iterable[Run]) -> None:
-        """Enter fresh claims."""
+    def add(self, runs: Iterable[Run]) -> list[Run]:
+        """Enter fresh claims; return the runs of ours that thereby turn out to be lost.
+
+        A store hands out a delivery again only after its lease ended. The heartbeat would not
+        notice: it asks by token and is answered by delivery, and the delivery is held again.
+        """
+        superseded = []
         with self._lock:
             for run in runs:
+                previous = self._latest.get(run.claim.delivery_id)
+                if previous is not None:
+                    superseded.append(previous)
+                self._latest[run.claim.delivery_id] = run
                 self._runs[run.claim.claim_token] = run
+        return self._void(superseded, "lease lost")
 
     def start(self, run: Run) -> bool:
         """A thread takes the run; `False` if it is void by now (and its slot is free)."""
@@ -152,6 +163,8 @@ class Ledger:
 
     def _remove_locked(self, run: Run) -> None:
         self._runs.pop(run.claim.claim_token, None)
+        if self._latest.get(run.claim.delivery_id) is run:
+            del self._latest[run.claim.delivery_id]
         worker = self._workers.pop(run, None)
         # Its thread may be in the next run by now, and close the subscription there.
         if self._closers and worker not in self._workers.values():

@@ -231,7 +231,8 @@ class Pump:
         if batch:
             held_until = asked + self._options.lease_duration.total_seconds()
             runs = [Run(claim, held_until) for claim in batch]
-            self._ledger.add(runs)
+            for lost in self._ledger.add(runs):
+                lost.report_lost()
             # Entered first, checked second: a close that began meanwhile either sees these runs
             # and waits for them, or is seen here, and they are given back without being started.
             if self._claiming:

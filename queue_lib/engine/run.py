@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import enum
+import logging
 import time
 
 from queue_lib.message import Cancellation, CancelReason, Delivery
 from queue_lib.stores.base import Claimed
 
 __all__ = ["Phase", "Run"]
+
+_logger = logging.getLogger("queue_lib.engine")
 
 
 class Phase(enum.Enum):
@@ -43,6 +46,14 @@ class Run:
     def cancel(self, reason: CancelReason) -> None:
         """Tell the handler to stop; its outcome is void."""
         self.cancelled.cancel(reason)
+
+    def report_lost(self) -> None:
+        """Log that the lease was lost and the run cancelled."""
+        claim = self.claim
+        _logger.warning(
+            "delivery %s of %s to %s (attempt %d): the lease is lost, its run is cancelled",
+            claim.delivery_id, claim.message.topic, claim.group, claim.attempt,
+        )  # fmt: skip
 
     def delivery(self) -> Delivery:
         """Make what the handler gets."""

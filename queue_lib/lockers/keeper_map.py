@@ -143,9 +143,6 @@ class _KeeperMapLeases:
         self._in_line: set[str] = set()  # owners that were next, and may be still
 
     def take(self, lease: Lease, ttl: timedelta) -> int | None:
-        if not self._has_table:
-            self._command(_CREATE, path=self._path)
-            self._has_table = True
         values = _values(lease)
         state = self._read(lease)
         if not state.takes(lease.owner):
@@ -201,6 +198,9 @@ class _KeeperMapLeases:
             self._in_line.discard(lease.owner)
 
     def _read(self, lease: Lease) -> _State:
+        if not self._has_table:
+            self._command(_CREATE, path=self._path)
+            self._has_table = True
         values = _values(lease)
         names = [values["lock"], values["next"]]
         found = self._database.select(self._fill(_READ, names=names))

@@ -33,15 +33,17 @@ local next_owner, next_since = row[3] or '', tonumber(row[4] or 0)
 local next_from, next_until = tonumber(row[5] or 0), tonumber(row[6] or 0)
 local me = ARGV[1]
 local nobody_next = next_owner == '' or next_until < now
-local takes = (held_until < now or owner == me)
-    and (nobody_next or next_owner == me or now < next_from)
+local my_turn = next_owner == me or nobody_next or now < next_from
+local takes = owner == me or (held_until < now and my_turn)
 """
 
 _TAKE = (
     _READ
     + """
 if not takes then return 0 end
-redis.call('HSET', KEYS[1], 'owner', me, 'held_until', now + ARGV[2], 'next_owner', '')
+if next_owner == me then next_owner = '' end
+redis.call('HSET', KEYS[1],
+    'owner', me, 'held_until', now + ARGV[2], 'next_owner', next_owner)
 return redis.call('HINCRBY', KEYS[1], 'fence', 1)
 """
 )

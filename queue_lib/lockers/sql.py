@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -102,19 +101,23 @@ class _SqlLeases:
         me_next = row.next_owner == me
         since = now - sa.bindparam("waited", type_=sa.BigInteger)
         may_be_next = me_next | nobody_next | (since < row.next_since)
+        my_turn = me_next | nobody_next | (now < row.next_from)
         # Taking what is one's own already: the answer to the first try was lost.
-        takes = ((row.held_until < now) | (row.owner == me)) & (
-            nobody_next | me_next | (now < row.next_from)
-        )
-        taken: dict[str, Any] = {"owner": me, "held_until": until}
-        taken |= {"next_owner": "", "next_since": 0, "next_from": 0, "next_until": 0}
+        takes = (row.owner == me) | ((row.held_until < now) & my_turn)
+        out_of_line = sa.case((me_next, ""), else_=row.next_owner)
+        nobody = {"next_owner": "", "next_since": 0, "next_from": 0, "next_until": 0}
 
         self._take = (
-            sa.update(table).where(mine, takes).values(fence=row.fence + 1, **taken)
-        ).returning(row.fence)
+            sa.update(table)
+            .where(mine, takes)
+            .values(fence=row.fence + 1, owner=me, held_until=until, next_owner=out_of_line)
+            .returning(row.fence)
+        )
         self._take_new = (
             database.insert(table)
-            .values(name=sa.bindparam("key", type_=_Text), fence=1, **taken)
+            .values(
+                name=sa.bindparam("key", type_=_Text), fence=1, owner=me, held_until=until, **nobody
+            )
             .on_conflict_do_nothing()
             .returning(row.fence)
         )
@@ -146,7 +149,7 @@ class _SqlLeases:
             .values(
                 owner=sa.case((row.owner == me, ""), else_=row.owner),
                 held_until=sa.case((row.owner == me, 0), else_=row.held_until),
-                next_owner=sa.case((me_next, ""), else_=row.next_owner),
+                next_owner=out_of_line,
             )
         )
 
@@ -162,6 +165,7 @@ class _SqlLeases:
         return self._database.write(work, durable=True)
 
     def ask(self, lease: Lease, waited: timedelta) -> Turn:
+        self._need_table()
         parameters = {**_parameters(lease), "waited": microseconds(waited)}
         found = self._database.read(lambda it: it.execute(self._ask, parameters).first())
         if found is None:

@@ -170,7 +170,7 @@ def test_every_protocol_can_be_asked_for_at_run_time() -> None:
         (SqlStore, "Store DetailedStats ForkAware TransactionalStore WakeSource"),
         (StoreQueue, "Queue Publisher Subscriber DetailedStats ForkAware"),
         (StoreSubscription, "Subscription"),
-        (queue_lib.ProcessLocker, "DistributedLocker"),
+        (queue_lib.ProcessLocker, "DistributedLocker ForkAware"),
     ],
 )
 def test_implementations_have_these_capabilities_and_no_others(kind: type, protocols: str) -> None:

@@ -129,9 +129,7 @@ def main(url: str, locks: str, ttl: str) -> None:
     log = logging.getLogger("queue_lib.clickhouse")
     log.setLevel(logging.DEBUG)
     log.addHandler(_Tell())
-    store = open_clickhouse_store(
-        sa.make_url(url), SQLLocker(f"sqlite:///{locks}", ttl=float(ttl))
-    )
+    store = open_clickhouse_store(sa.make_url(url), SQLLocker(f"sqlite:///{locks}", ttl=float(ttl)))
     held: list[Claimed] = []
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:

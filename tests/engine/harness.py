@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import sqlalchemy as sa
 
-from queue_lib import Delivery, Message, Store
+from queue_lib import Delivery, Message, QueueClosedError, Store
 from queue_lib.engine.subscription import StoreSubscription
 from queue_lib.stores.sql.open import open_sql_store
 from queue_lib.testing.faults import StoreWrapper
@@ -69,10 +69,17 @@ class Backend:
 
 
 class _Borrowed(StoreWrapper):
-    """A store that outlives the queues on it."""
+    """A handle on a store that outlives it."""
 
-    def close(self) -> None:
-        """Leave the store open for the next handle."""
+    _closed = False
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        if method == "close":
+            self._closed = True
+            return None
+        if self._closed:
+            raise QueueClosedError("the store is closed")
+        return super().call(method, *args, **kwargs)
 
 
 def eventually(check: Callable[[], object]) -> None:

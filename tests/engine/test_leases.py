@@ -20,6 +20,7 @@ from queue_lib import (
     StoreError,
 )
 from queue_lib.engine.queue import StoreQueue
+from queue_lib.engine.settle import MAX_ERROR_BYTES
 from queue_lib.testing.faults import FaultyStore, PausingStore
 from tests.engine.conftest import OpenQueue
 from tests.engine.harness import (
@@ -332,18 +333,21 @@ def test_leases_that_ran_out_spend_attempts_and_the_last_one_is_fatal(
     store.ensure_group(TOPIC, GROUP, StartFrom.LATEST)
     queue.publish(*messages(1))
     request = ClaimRequest(TOPIC, GROUP, "gone", 1, timedelta(milliseconds=50))
-    for attempt in (1, 2):
+    for attempt in (1, 2, 3):
         claims: list[Claimed] = []
         while not claims:
             claims = store.claim(request)
         assert claims[0].attempt == attempt
+        if attempt == 1:
+            store.retry(claims[0], timedelta(0), "x" * MAX_ERROR_BYTES)
     store.close()
-    queue.subscribe(TOPIC, GROUP, inbox, **FAST, max_attempts=2, dead_letter_topic="dead")
+    queue.subscribe(TOPIC, GROUP, inbox, **FAST, max_attempts=3, dead_letter_topic="dead")
     (copy,) = dead.wait()
     assert copy.headers is not None
-    assert copy.headers["x-queue-dlq-error"] == (
-        "attempt 2 ended without an outcome: its lease expired"
-    )
-    assert copy.headers["x-queue-dlq-attempts"] == "2"
+    error = copy.headers["x-queue-dlq-error"]
+    said = "attempt 3 ended without an outcome: its lease expired; before that: xxx"
+    assert error.startswith(said)
+    assert len(error) == MAX_ERROR_BYTES
+    assert copy.headers["x-queue-dlq-attempts"] == "3"
     eventually(lambda: queue.stats(TOPIC, GROUP) == Stats(dead=1))
     assert inbox.deliveries == []

@@ -106,3 +106,15 @@ def test_a_handler_that_closes_is_not_confused_by_the_last_run_of_its_thread() -
         ledger.settled([first])
         ledger.settled([other])  # what the handler waits for, too
     assert answers == [True]
+
+
+def test_a_delivery_that_is_claimed_again_has_left_its_earlier_run() -> None:
+    ledger = Ledger()
+    early, late = run(), Run(Claimed("d0", "another", "g", 2, Message("t")), time.monotonic())
+    assert ledger.add([early]) == []
+    assert ledger.start(early)
+    assert ledger.add([late]) == [early]
+    assert early.cancelled.reason == "lease lost"
+    assert ledger.renewable() == [late]
+    assert not ledger.end(early)  # its outcome is void …
+    assert len(ledger) == 1  # … and only its slot is free

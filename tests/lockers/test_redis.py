@@ -46,9 +46,7 @@ def test_a_hosts_client_is_borrowed_whatever_its_answers_are(
     assert client.ping()
 
 
-def test_a_lock_is_one_key_that_stays_and_keeps_the_fence(
-    client: redis.Redis, redis_prefix: str
-):
+def test_a_lock_is_one_key_that_stays_and_keeps_the_fence(client: redis.Redis, redis_prefix: str):
     with RedisLocker(client, prefix=redis_prefix) as locker:
         locker.acquire("k", AT_ONCE).release()
     keys = client.keys(f"{redis_prefix}*")

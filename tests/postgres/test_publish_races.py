@@ -161,11 +161,10 @@ def test_two_registrations_at_once_backfill_once(lab: Lab) -> None:
 
 def test_a_registration_gives_up_on_a_transaction_that_never_ends(lab: Lab) -> None:
     store = lab.store()
+    settings = "SELECT proconfig FROM pg_proc WHERE oid = '{q}ensure_group_v1'::regproc"
+    assert "lock_timeout=10s" in lab.ask(settings)
+    lab.do("ALTER FUNCTION {q}ensure_group_v1 SET lock_timeout = '50ms'")
     with lab.transaction() as mine:
-        mine.exec_driver_sql(
-            lab.tables.qualify("ALTER FUNCTION {q}ensure_group_v1 SET lock_timeout = '50ms'")
-        )
-        mine.commit()
         store.append_in(mine, [message("a")])
         with pytest.raises(StoreUnavailableError, match="lock timeout"):
             lab.register(lab.store())

@@ -30,7 +30,8 @@ class Log:
 
     def read(self, event: str = "") -> list[Event]:
         """Return what was written so far; of one kind of event, if it is named."""
-        lines = [json.loads(line) for line in self.path.read_text().splitlines()]
+        whole, _, _ = self.path.read_text().rpartition("\n")  # a line may be half there by now
+        lines = [json.loads(line) for line in whole.splitlines()]
         return [line for line in lines if event in ("", line["event"])]
 
     def close(self) -> None:

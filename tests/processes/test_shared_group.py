@@ -59,7 +59,8 @@ def test_processes_share_groups_while_some_are_killed(
         takes=0.005,
     )  # fmt: skip
     consumers = [start(settings) for _ in range(4)]
-    publishers = [Publisher(start(settings), load(f"p{n}", rng)) for n in range(2)]
+    loads = [load(name, random.Random(f"{seed} {name}")) for name in ("p0", "p1")]
+    publishers = [Publisher(start(settings), batches) for batches in loads]
     for consumer in consumers:
         consumer.start()
     for publisher in publishers:

@@ -236,10 +236,12 @@ class Log:
             statements.LOG, topic=group.topic, seq=group.cursor, limit=limit, bytes=_READ_AHEAD
         )
         self.rows.extend(LogRow(*row) for row in found)
-        # Fewer, but not because they are so large that the server stopped.
-        size = sum(len(row.payload) for row in self.rows)
-        self.ended = len(found) < limit and size < _READ_AHEAD // 2
+        # Fewer, and not because they are so large.
+        size = sum(len(row.payload.encode()) for row in self.rows)
+        self.ended = len(found) < limit and size < _READ_AHEAD
         if found:
+            if self.ended and not any(row.prio for row in self.rows):
+                self.plain_upto = self.rows[-1].seq
             group.know_lanes(turn, {row.key for row in self.rows if row.key})
 
     def has_priorities(self, turn: Turn[Any], group: Group) -> bool:

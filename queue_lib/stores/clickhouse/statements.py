@@ -81,11 +81,16 @@ LANE = (
 
 # -- claim -------------------------------------------------------------------------------------
 
+# As many as begin within so many bytes: lengths are read without the payloads themselves.
 LOG = (
     "SELECT seq, id, key, prio, due, published, stored, headers, payload FROM {q}messages "
-    "WHERE topic = {topic} AND seq > {seq} ORDER BY topic, seq LIMIT {limit} "
-    "SETTINGS max_threads = 1, max_block_size = 1024, use_query_condition_cache = 0, "
-    "max_result_bytes = {bytes}, result_overflow_mode = 'break'"
+    "WHERE topic = {topic} AND seq > {seq} AND seq <= ("
+    "SELECT maxIf(seq, size < {bytes}) FROM ("
+    "SELECT seq, sum(length) OVER (ORDER BY seq) - length AS size FROM ("
+    "SELECT seq, length(payload) AS length FROM {q}messages "
+    "WHERE topic = {topic} AND seq > {seq} ORDER BY topic, seq LIMIT {limit}))) "
+    "ORDER BY topic, seq LIMIT {limit} "
+    "SETTINGS max_threads = 1, max_block_size = 1024, use_query_condition_cache = 0"
 )
 BODIES = (
     "SELECT seq, id, key, prio, due, published, stored, headers, payload FROM {q}messages "
@@ -119,8 +124,8 @@ PASS = (
     + """
 SELECT {topic}, {group}, toUInt8(kind), if(kind = 1, key, ''),
        multiIf(kind = 0, toInt64(prio), kind = 3, due, toInt64(0)), seq, toUInt64({ver}),
-       toUInt8(0), key, prio, if(kind = 0, greatest(stored, due, {registered}), due), toInt64(0), '',
-       toUInt32(0), '', toUInt64(0), toUInt64(0), toUInt64(0)
+       toUInt8(0), key, prio, if(kind = 0, greatest(stored, due, {registered}), due), toInt64(0),
+       '', toUInt32(0), '', toUInt64(0), toUInt64(0), toUInt64(0)
 FROM (
   SELECT seq, key, prio, due, stored,
          arrayJoin(multiIf(key = '', [place], is_head, [1, place], [1])) AS kind

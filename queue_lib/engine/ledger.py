@@ -26,9 +26,7 @@ class Ledger:
         self._runs: dict[str, Run] = {}  # by claim token; guarded by _lock
         self._latest: dict[str, Run] = {}  # of each delivery, by its id; guarded by _lock
         self._workers: dict[Run, int] = {}  # the thread of each handler; guarded by _lock
-        self._closers: set[int | None] = (
-            set()
-        )  # handlers that called `wait_empty`; guarded by _lock
+        self._closers: set[int | None] = set()  # handlers that wait here; guarded by _lock
         self._waiters = 0  # guarded by _lock
         self._emptied = threading.Condition(self._lock)
 

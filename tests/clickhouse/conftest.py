@@ -50,8 +50,10 @@ def open_store(locks: Path) -> Iterator[Callable[..., ClickHouseStore]]:
         return stores[-1]
 
     yield open_
-    for opened in [*stores, *lockers]:
-        opened.close()
+    for store in stores:
+        store.close()
+    for locker in lockers:
+        locker.close()
 
 
 @pytest.fixture

@@ -45,6 +45,7 @@ class _Call:
     def __init__(self, rows: Sequence[AppendRow]) -> None:
         self.rows = rows
         self.size = sum(len(row.payload) for row in rows)
+        self.event = threading.Event()  # it is done, or it is its turn to lead
         self.is_done = False
         self.error: BaseException | None = None
 
@@ -58,21 +59,33 @@ class Publisher:
 
     def reset(self) -> None:
         """Forget everything, as a forked child must."""
-        self._leading = threading.Lock()
         self._mutex = threading.Lock()
-        self._calls: list[_Call] = []  # guarded by _mutex
+        self._is_led = False  # guarded by _mutex
+        self._calls: list[_Call] = []  # guarded by _mutex; the first one's caller leads next
 
     def append(self, rows: Sequence[AppendRow]) -> None:
         """Store the messages that are new: all or none."""
         call = _Call(rows)
         with self._mutex:
             self._calls.append(call)
-        while not call.is_done:
-            with self._leading:
-                if not call.is_done:
-                    self._lead(self._take())
+            if not self._is_led:
+                self._is_led = True
+                call.event.set()
+        call.event.wait()
+        if not call.is_done:
+            try:
+                self._lead(self._take())
+            finally:
+                self._hand_over()
         if call.error is not None:
             raise call.error
+
+    def _hand_over(self) -> None:
+        with self._mutex:
+            if self._calls:
+                self._calls[0].event.set()
+            else:
+                self._is_led = False
 
     def _take(self) -> list[_Call]:
         with self._mutex:
@@ -101,6 +114,7 @@ class Publisher:
         finally:
             for call in calls:
                 call.is_done = True
+                call.event.set()
 
     def _bring_back(self, topic: str, seqs: list[int]) -> None:
         """Give messages that came late to the groups whose cursors had passed them."""

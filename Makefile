@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
 ARGS ?=
+# The wheel that a ClickHouse server is started from; what else it asks for, the tests do not need.
+CLICKHOUSE := chdb-core==26.9.0
 
 BIN := $(VENV)/bin
 
@@ -45,4 +47,5 @@ $(VENV)/.demo $(VENV)/.dev: $(VENV)/.%: setup.cfg
 		{ echo "$(PYTHON) is no Python 3.11 or newer: name one, as in make $(MAKECMDGOALS) PYTHON=python3.13" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	test $* != dev || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(CLICKHOUSE)
 	touch $@

@@ -253,7 +253,7 @@ class Bench:
         grown = (_bytes(floor, url) - before) / min(count, self._size.drain)
         store.close()
         floor.close()
-        return Figure(f"bytes a message beside {payload_bytes} B payload", "B", grown - payload_bytes)
+        return Figure(f"bytes beside a payload of {payload_bytes}", "B", grown - payload_bytes)
 
     def idle(self) -> Figure:
         """Statements for each poll that finds nothing."""

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-import sqlalchemy as sa
 
 from queue_lib.lockers.lease import PATIENCE, RESERVATION, Lease, Leases, Turn
 from queue_lib.lockers.redis import RedisLocker

@@ -220,7 +220,8 @@ class Bench:
         store.ensure_group(TOPIC, "g0", StartFrom.LATEST)
         request = ClaimRequest(TOPIC, "g0", "bench", 32, LEASE)
         keys = {"no key": 0, "1,000 keys": 1000, "one key, head held": 1, "scheduled": 0}[shape]
-        figures, size = [], 0
+        figures: list[Figure] = []
+        size = 0
         if shape == "scheduled":
             self._fill(store, self._size.scheduled, due=datetime.now(UTC) + timedelta(days=6))
         for backlog in self._size.backlogs:

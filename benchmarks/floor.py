@@ -129,7 +129,10 @@ class Floor:
         return answer
 
     def query(self, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
-        return self._connection.exec_driver_sql(statement, tuple(parameters) or None).fetchall()
+        rows: list[Any] = self._connection.exec_driver_sql(
+            statement, tuple(parameters) or None
+        ).fetchall()
+        return rows
 
     def close(self) -> None:
         self._raw.close()

@@ -13,14 +13,16 @@ import pytest
 from tests.examples.running import EXAMPLES, SECONDS, copied, environment, run
 
 SCRIPTS = sorted(
-    path.parent.name for path in EXAMPLES.glob("*/main.py") if "store" not in path.parent.name
+    path.parent.name
+    for path in EXAMPLES.glob("*/main.py")
+    if path.parent.name not in ("07_own_store", "08_clickhouse")
 )
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 
 def test_every_example_is_tested():
-    tested = {*SCRIPTS, "05_flask", "06_django", "07_own_store"}
+    tested = {*SCRIPTS, "05_flask", "06_django", "07_own_store", "08_clickhouse"}
     assert {path.name for path in EXAMPLES.iterdir() if path.is_dir()} == tested
     assert all((EXAMPLES / name / "README.md").is_file() for name in tested)
 

@@ -126,7 +126,8 @@ def test_without_wal_a_commit_is_repeated_until_the_reader_has_left(tmp_path: Pa
         cursor.close()
         written.result(DEADLINE)
     with host.connect() as reader:
-        assert reader.exec_driver_sql("select name from queue_topics").all() == [("orders",)]
+        names = reader.exec_driver_sql("select name from queue_topics").scalars().all()
+    assert names == ["orders"]
     database.close()
     host.dispose()
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 if not os.environ.get("CI"):
     pytest.importorskip("clickhouse_sqlalchemy", reason="the extra clickhouse is not installed")
 
-from queue_lib import Config, Dependencies, Message, new_queue, open_queue
+from queue_lib import Config, Dependencies, Message, migrate, new_queue, open_queue
 from queue_lib.errors import LockerRequiredError, UnsupportedError
 from queue_lib.locks import ProcessLocker
 from queue_lib.options import StartFrom
@@ -163,3 +163,18 @@ def test_large_payloads_are_not_read_far_ahead(store):
         ((_, seat),) = [pair for pair in store._turns._seats.items() if pair[0].startswith("g:")]
         assert len(seat.memory.log.rows) < 20
     assert seen == [row.id for row in rows]
+
+
+def test_a_database_whose_name_needs_quotes(clickhouse_server, open_store):
+    name = "it's `my`-db"
+    clickhouse_server.execute("CREATE DATABASE `it's \\`my\\`-db` ENGINE = Atomic")
+    url = sa.make_url(clickhouse_server.url()).set(database=name)
+    try:
+        migrate.upgrade(url)
+        store = open_store(url)
+        store.ensure_group(TOPIC, GROUP, StartFrom.LATEST)
+        store.append([message("a")])
+        (found,) = claim(store)
+        assert store.ack([found]) == [found.delivery_id]
+    finally:
+        clickhouse_server.execute("DROP DATABASE `it's \\`my\\`-db` SYNC")

@@ -111,7 +111,7 @@ def fork(url: str) -> None:
     noise = [threading.Thread(target=make_noise) for _ in range(2)]
     with Gate() as gate:
         queue.subscribe(TOPIC, GROUP, inbox, **MINUTE)
-        held = queue.subscribe("held", GROUP, gate, **SHORT)
+        held = queue.subscribe("held", GROUP, gate, **MINUTE)
         queue.subscribe("noise", GROUP, lambda _: None, **FAST)
         queue.publish(Message("held"))
         gate.wait()

@@ -98,9 +98,9 @@ def test_who_has_waited_for_longer_comes_next(leases: Leases):
     leases.take(A, TTL)
     assert leases.ask(B, timedelta(seconds=2)) is Turn.NEXT
     assert leases.ask(C, timedelta(seconds=1)) is Turn.LATER
+    _pass(PATIENCE)
     assert leases.ask(C, timedelta(seconds=3)) is Turn.NEXT
     assert leases.ask(B, timedelta(seconds=2)) is Turn.LATER
-    _pass(PATIENCE)
     leases.give_back(A)
     assert leases.take(A, TTL) is None  # patience counts from the first that was next
     assert leases.ask(A, MOMENT) is Turn.LATER

@@ -174,6 +174,14 @@ def test_what_cannot_be_published_through(lab: Lab) -> None:
     elsewhere.dispose()
 
 
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queue_lib.stores.sql.postgres.statements._BATCH_BYTES", 1000)
+
+
+LARGE = [message(f"m{n:02}", f"k{n % 3}", payload=bytes(400), topic=f"t{n % 2}") for n in range(20)]
+
+
 # -- isolation --------------------------------------------------------------------------------
 
 
@@ -191,6 +199,7 @@ def strict_url(request: pytest.FixtureRequest, postgres_url: str) -> str:
     return postgres_url
 
 
+@pytest.mark.usefixtures("small_batches")
 def test_a_stricter_default_isolation_is_overruled(strict_url: str) -> None:
     host = sa.create_engine(strict_url)
     lab = Lab(host, build_tables())
@@ -200,20 +209,13 @@ def test_a_stricter_default_isolation_is_overruled(strict_url: str) -> None:
         behind = lab.start_behind(publisher, lambda: lab.store().append([message("last", "k9")]))
         publisher.commit()
     behind.result()
+    lab.store().append(LARGE)
     assert lab.rows("SELECT state FROM {q}deliveries WHERE key = 'k9' ORDER BY seq") == [(0,), (2,)]
     lab.close()
     host.dispose()
 
 
 # -- large publishes --------------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queue_lib.stores.sql.postgres.statements._BATCH_BYTES", 1000)
-
-
-LARGE = [message(f"m{n:02}", f"k{n % 3}", payload=bytes(400), topic=f"t{n % 2}") for n in range(20)]
 
 
 @pytest.mark.usefixtures("small_batches")

@@ -17,6 +17,8 @@ import sqlalchemy as sa
 from queue_lib.stores.sql.dialect import AppendRow, Held
 from tests.postgres.lab import GROUP, TOPIC, Lab
 
+pytestmark = pytest.mark.slow
+
 MANY = 20_000
 SECOND = 1_000_000
 FUTURE = 4_000_000_000 * SECOND

@@ -249,6 +249,14 @@ def test_a_stricter_caller_is_refused_a_key_and_keeps_its_transaction(
     assert lab.states() == {"c": READY}
 
 
+def test_read_uncommitted_is_not_stricter(lab: Lab) -> None:
+    store = lab.consuming()
+    with lab.transaction("READ UNCOMMITTED") as mine:
+        store.append_in(mine, [message("a", "k")])
+        mine.commit()
+    assert lab.states() == {"a": READY}
+
+
 def test_a_stricter_caller_that_misses_a_group_fails(lab: Lab) -> None:
     """Its snapshot knows no such group, whose backfill knew no such message: it would be lost."""
     store = lab.consuming()

@@ -130,8 +130,9 @@ class Rows:
         """Write the cursor's row."""
         group = self._group
         self._add(
-            CURSOR, 0, at=group.registered, cursor=group.cursor, low=group.low, start=group.start
-        )
+            CURSOR, 0, at=group.registered, cursor=group.cursor, low=group.low, start=group.start,
+            error=group.written_pins(),
+        )  # fmt: skip
 
     def insert(self) -> None:
         """Write them: all or none. If it fails, what is in memory is forgotten with the turn.
@@ -246,8 +247,10 @@ class Log:
 
     def has_priorities(self, turn: Turn[Any], group: Group) -> bool:
         """Say whether any message after the cursor has one."""
+        if any(row.prio for row in self.rows):
+            return True
         if self.ended:
-            return any(row.prio for row in self.rows)
+            return False
         after = max(self.plain_upto, group.cursor)
         if self.has_news or not self.plain_upto:
             ((last, count),) = turn.select(statements.AHEAD, topic=group.topic, seq=after)
@@ -265,14 +268,17 @@ class Group:
     """A consumer group, as of the last turn of this process."""
 
     def __init__(
-        self, topic: str, name: str, cursor: int, low: int, start: int, registered: int
-    ) -> None:
+        self, topic: str, name: str, cursor: int, low: int, start: int, registered: int,
+        pins: str = "",
+    ) -> None:  # fmt: skip
         self.topic = topic
         self.name = name
         self.cursor = cursor
         self.low = low
         self.start = start
         self.registered = registered
+        # Messages that came late, and wait in their lane *before* its head: see raise_low.
+        self.pins = {int(seq) for seq in pins.split(",") if seq}
         self.leased: dict[int, Lease] = {}
         self.forget()
 
@@ -315,6 +321,10 @@ class Group:
             lane.is_whole = len(rows) < _WINDOW
         return lane.members[0] if lane.members else None
 
+    def written_pins(self) -> str:
+        """Write `pins` as the cursor's row keeps them."""
+        return ",".join(map(str, sorted(self.pins)))
+
     def raise_low(self) -> None:
         """Raise the low mark to the first delivery that is not finished.
 
@@ -323,7 +333,8 @@ class Group:
         lows = self.ready.lowest(), self.timers.lowest()
         if None not in lows:
             alive = [low for low in lows if low is not None]
-            self.low = max(self.low, min(*alive, *self.leased, self.cursor + 1))
+            lowest = min(*alive, *self.leased, *self.pins, self.cursor + 1)
+            self.low = max(self.low, lowest)
 
 
 def load_group(turn: Turn[Group], topic: str, name: str) -> Group | None:

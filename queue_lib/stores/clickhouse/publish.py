@@ -174,7 +174,9 @@ def _give(turn: Turn[Any], topic: str, name: str, seqs: list[int]) -> None:
                 has_lane = bool(group.lanes[key])
                 rows.lane(key, seq, prio, due)
                 group.lanes[key].append(seq, prio, due)
-            if not has_lane:
+            if has_lane:
+                group.pins.add(seq)
+            else:
                 entry = Entry(seq, key, prio, max(now, due))
                 (rows.timer if due > now else rows.ready)(entry)
     if rows:

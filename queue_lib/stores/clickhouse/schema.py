@@ -77,11 +77,17 @@ class ClickHouseTables:
     @property
     def qualifier(self) -> str:
         """What every table's name begins with."""
-        return f"{self.database}.{self.prefix}"
+        quoted = self.database.replace("\\", "\\\\").replace("`", "\\`")
+        return f"`{quoted}`.{self.prefix}"
+
+    @property
+    def raw_qualifier(self) -> str:
+        """The same for a name inside a string literal: `joinGet` takes no quotes in it."""
+        return f"{self.database}.{self.prefix}".replace("\\", "\\\\").replace("'", "\\'")
 
     def qualify(self, text: str) -> str:
-        """Put the qualifier in place of each ``{q}``."""
-        return text.replace("{q}", self.qualifier)
+        """Put the qualifiers in place of each ``{q}`` and ``{raw}``."""
+        return text.replace("{q}", self.qualifier).replace("{raw}", self.raw_qualifier)
 
 
 def build_clickhouse_tables(
@@ -113,7 +119,7 @@ CREATE TABLE {q}messages (
   payload String CODEC(ZSTD(1)),
   INDEX ix_id id TYPE bloom_filter(0.000001) GRANULARITY 64,
   CONSTRAINT fenced CHECK
-    bitShiftRight(seq, 20) >= joinGetOrNull('{q}fence', 'fence', 'p'))
+    bitShiftRight(seq, 20) >= joinGetOrNull('{raw}fence', 'fence', 'p'))
 ENGINE = MergeTree PARTITION BY toYYYYMMDD(toDateTime(intDiv(stored, 1000000), 'UTC'))
 ORDER BY (topic, seq) SETTINGS index_granularity = 256"""
     # Never with a TTL on `del`: a tombstone whose part was cleaned first would bring its row back.
@@ -123,7 +129,7 @@ CREATE TABLE {q}live (
   seq UInt64, ver UInt64, del UInt8, key String, prio Int32, at Int64, lease Int64, token String,
   attempts UInt32, error String, cursor UInt64, low UInt64, start UInt64,
   CONSTRAINT fenced CHECK
-    bitShiftRight(ver, 20) >= joinGetOrNull('{q}fence', 'fence', concat('g:', topic, ':', grp)))
+    bitShiftRight(ver, 20) >= joinGetOrNull('{raw}fence', 'fence', concat('g:', topic, ':', grp)))
 ENGINE = ReplacingMergeTree(ver, del)
 ORDER BY (topic, grp, kind, lane, n, seq) SETTINGS index_granularity = 256"""
     return [tables.qualify(text) for text in (fence, messages, live)]

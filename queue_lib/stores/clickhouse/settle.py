@@ -112,6 +112,9 @@ def _end(turn: Turn[Group], group: Group, rows: Rows, lease: Lease, now: int) ->
     if head is None:
         return
     seq, prio, due = head
+    if seq in group.pins:
+        group.pins.remove(seq)
+        rows.group()
     if due > now:
         entry = Entry(seq, lease.key, prio, due)
         rows.timer(entry)

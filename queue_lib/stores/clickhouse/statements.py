@@ -1,6 +1,7 @@
 """The SQL of this store: each statement once, with what it is that way for.
 
-Filled in by `Statements`: ``{q}`` is what the tables' names begin with, the other names are values.
+Filled in by `Statements`: ``{q}`` is what the tables' names begin with (``{raw}`` inside a string),
+the other names are values.
 Everything is read with FINAL: the newest version of each row, no tombstones. FINAL stops at a
 LIMIT only if it reads in the order of the whole sorting key, on one thread, in small blocks.
 """
@@ -22,18 +23,18 @@ _GROUP = "topic = {topic} AND grp = {group}"
 
 NOW = "SELECT toUnixTimestamp64Micro(now64(6))"
 
-PING = "SELECT joinGetOrNull('{q}fence', 'fence', ''), (SELECT count() FROM (SELECT seq, dead_letter FROM {q}messages LIMIT 1)), (SELECT count() FROM (SELECT ver, cursor FROM {q}live LIMIT 1))"  # noqa: E501
+PING = "SELECT joinGetOrNull('{raw}fence', 'fence', ''), (SELECT count() FROM (SELECT seq, dead_letter FROM {q}messages LIMIT 1)), (SELECT count() FROM (SELECT ver, cursor FROM {q}live LIMIT 1))"  # noqa: E501
 
 # -- fences ------------------------------------------------------------------------------------
 
 FENCE = (
-    "SELECT ifNull(joinGetOrNull('{q}fence', 'fence', {name}), 0), "
-    "ifNull(joinGetOrNull('{q}fence', 'locker', {name}), 0)"
+    "SELECT ifNull(joinGetOrNull('{raw}fence', 'fence', {name}), 0), "
+    "ifNull(joinGetOrNull('{raw}fence', 'locker', {name}), 0)"
 )
 # Only upwards: whoever was stopped before his raise must not take back that of a newcomer.
 RAISE = (
     "INSERT INTO {q}fence (name, fence, locker) SELECT {name}, toUInt64({fence}), "
-    "toUInt64({locker}) WHERE {fence} > ifNull(joinGetOrNull('{q}fence', 'fence', {name}), 0)"
+    "toUInt64({locker}) WHERE {fence} > ifNull(joinGetOrNull('{raw}fence', 'fence', {name}), 0)"
 )
 # Only after a restart of the server or the locker: what was ever written under this lock. The
 # groups' cursors too: they stay when the messages they came by have been purged.
@@ -55,7 +56,7 @@ SEEN = f"SELECT DISTINCT seq FROM {{q}}live WHERE {_GROUP} AND kind IN (0, 1, 2,
 
 # -- a group coming in cold ----------------------------------------------------------------------
 
-GROUP = f"SELECT cursor, low, start, at FROM {{q}}live FINAL WHERE {_GROUP} AND kind = 5 AND lane = '' AND n = 0 AND seq = 0"  # noqa: E501
+GROUP = f"SELECT cursor, low, start, at, error FROM {{q}}live FINAL WHERE {_GROUP} AND kind = 5 AND lane = '' AND n = 0 AND seq = 0"  # noqa: E501
 # From the low mark on: the tombstones of millions of finished deliveries lie below it.
 LEASED = (
     "SELECT seq, key, prio, lease, token, attempts, error FROM {q}live FINAL "
@@ -104,7 +105,7 @@ READ_BACK = (
     "SELECT toUInt8(0), seq, toUInt64(0) FROM {q}live FINAL "
     f"WHERE {_GROUP} AND kind = 4 AND lane = '' AND n = 0 AND seq IN ({{seqs}}) "
     "AND token = {token} UNION ALL "
-    "SELECT toUInt8(1), ifNull(joinGetOrNull('{q}fence', 'fence', {name}), toUInt64(0)), "
+    "SELECT toUInt8(1), ifNull(joinGetOrNull('{raw}fence', 'fence', {name}), toUInt64(0)), "
     "toUInt64(0) UNION ALL "
     "SELECT toUInt8(2), max(seq), countIf(prio != 0) FROM {q}messages "
     "WHERE topic = {topic} AND seq > {cursor} AND {log} = 1 "
@@ -141,7 +142,7 @@ FROM (
 UNION ALL
 SELECT {topic}, {group}, toUInt8(5), '', toInt64(0), toUInt64(0), toUInt64({ver}),
        toUInt8(0), '', toInt32(0), toInt64({registered}), toInt64(0), '',
-       toUInt32(0), '', toUInt64({upto}), toUInt64({low}), toUInt64({start})"""
+       toUInt32(0), {pins}, toUInt64({upto}), toUInt64({low}), toUInt64({start})"""
 )
 # Where a pass of at most so many rows ends.
 UPTO = (
@@ -223,7 +224,7 @@ class Statements:
     """Fills in the statements for one set of tables."""
 
     def __init__(self, tables: ClickHouseTables) -> None:
-        self._qualifier = tables.qualifier
+        self._names = {"q": tables.qualifier, "raw": tables.raw_qualifier}
         self.messages = f"{tables.qualifier}messages"
         self.live = f"{tables.qualifier}live"
         self.fence = f"{tables.qualifier}fence"
@@ -231,4 +232,4 @@ class Statements:
     def fill(self, template: str, **values: Any) -> str:
         """Write a statement with its values."""
         written = {name: literal(value) for name, value in values.items()}
-        return template.format(q=self._qualifier, **written)
+        return template.format(**self._names, **written)

@@ -59,7 +59,7 @@ class ClickHouseStore:
         self._database = database
         self._sql = Statements(tables)
         server_clock = ServerClock(lambda: int(database.select(statements.NOW)[0][0]), clock)
-        self._turns = Turns(database, self._sql, server_clock, locker, f"{tables.qualifier}:")
+        self._turns = Turns(database, self._sql, server_clock, locker, f"{tables.raw_qualifier}:")
         self._publisher = Publisher(self._turns)
         self._upkeep = Upkeep(self._turns)
         self._groups: set[tuple[str, str]] = set()  # are registered; that never ends

@@ -59,9 +59,9 @@ class PostgresDatabase:
         self._listen_url = None if listen_url is None else sa.make_url(listen_url)
         self._tables = tables
         self._wake = wake
-        self._be_born()
+        self._start_afresh()
 
-    def _be_born(self) -> None:
+    def _start_afresh(self) -> None:
         self.instance = secrets.token_hex(4) if self._wake else ""
         """Signs the wake-ups of this process; empty: there are none."""
         self._notifier = Notifier(self._notify)
@@ -150,7 +150,7 @@ class PostgresDatabase:
             self._notifier.thaw()
             return
         self._engine.dispose(close=False)  # the sockets are the parent's
-        self._be_born()
+        self._start_afresh()
 
     def close(self) -> None:
         self._notifier.close()

@@ -40,10 +40,16 @@ create or replace function {q}stripe_v1(p_key text) returns int language sql imm
   select (hashtextextended(p_key, 1) & 1023)::int
 $$;
 
+-- (READ UNCOMMITTED is the same here, under another name.)
+-- name: is_read_committed_v1
+create or replace function {q}is_read_committed_v1() returns boolean language sql stable as $$
+  select current_setting('transaction_isolation') in ('read committed', 'read uncommitted')
+$$;
+
 -- name: require_read_committed_v1
 create or replace function {q}require_read_committed_v1() returns void language plpgsql as $$
 begin
-  if current_setting('transaction_isolation') <> 'read committed' then
+  if not {q}is_read_committed_v1() then
     raise exception 'the transaction must be READ COMMITTED' using errcode = 'QL001';
   end if;
 end $$;
@@ -61,7 +67,7 @@ declare
 begin
   -- A snapshot that is older than the lane's last acknowledgement would have the message wait
   -- for a predecessor that is gone.
-  if p_keys is not null and current_setting('transaction_isolation') <> 'read committed' then
+  if p_keys is not null and not {q}is_read_committed_v1() then
     return null;
   end if;
   -- Topics first, in the caller's sorted order. Against ensure_group: it updates this row before

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -209,6 +211,33 @@ def test_a_hosts_file_keeps_its_journal_and_a_file_of_ours_gets_a_better_one(tmp
         file = sqlite3.connect(tmp_path / mode)
         assert file.execute("PRAGMA journal_mode").fetchone() == (mode,)
         file.close()
+
+
+_FORKED = """
+import os, sys
+from datetime import timedelta
+from pathlib import Path
+from queue_lib.lockers.sql import SQLLocker
+
+path = Path(sys.argv[1])
+locker = SQLLocker(f"sqlite:///{path}")
+handle = locker.acquire("k", timedelta(0))
+child = os.fork()
+if child == 0:
+    files = {Path(f"/proc/self/fd/{name}").resolve() for name in os.listdir("/proc/self/fd")}
+    os._exit(7 if path not in files else 8)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+handle.release()
+assert locker.acquire("k", timedelta(0)).fence == 2
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /proc here to look into")
+def test_a_forked_child_has_no_connection_of_its_parent(tmp_path: Path):
+    """Else SQLite would believe that the child holds the parent's locks on the file."""
+    command = [sys.executable, "-c", _FORKED, str(tmp_path / "locks.db")]
+    subprocess.run(command, cwd=Path(__file__).parents[2], check=True, timeout=30)
 
 
 @pytest.mark.parametrize("target", ["sqlite://", "sqlite:///:memory:"])

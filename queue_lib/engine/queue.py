@@ -202,31 +202,32 @@ class StoreQueue:
         # waited for may go on publishing.
         for subscription in subscriptions:
             subscription.begin_close()
-        ended = [subscription.drain(deadline) for subscription in subscriptions]
-        with self._lock:
-            self._closed = True
         services = [service for service in (self._janitor, self._listener) if service]
         for service in services:
             service.stop()
-        bound = Deadline(GRACE)
-        for subscription in subscriptions:
-            subscription.join(bound)
-        for service in services:
-            service.join(bound.left())
-        if any(subscription.runs_here() for subscription in subscriptions):
-            # A handler closes the queue that runs it. Its own outcome is written after it
-            # returned, so the store is closed only then.
+        ended = [subscription.drain(deadline) for subscription in subscriptions]
+        with self._lock:
+            self._closed = True
+        if not self._close_store(subscriptions, services, Deadline(GRACE)):
+            # Somebody still uses the store: a slow statement, or the handler that closes the
+            # queue that runs it, whose outcome is written after it returned.
             threading.Thread(
-                target=self._close_after, args=(subscriptions,), name="queue-close", daemon=True
+                target=self._close_store,
+                args=(subscriptions, services, Deadline(None)),
+                name="queue-close",
+                daemon=True,
             ).start()
-        else:
-            self._store.close()
         return all(ended)
 
-    def _close_after(self, subscriptions: list[StoreSubscription]) -> None:
-        for subscription in subscriptions:
-            subscription.wait_ended()
-        self._store.close()
+    def _close_store(
+        self, subscriptions: list[StoreSubscription], services: list[Service], bound: Deadline
+    ) -> bool:
+        """Close the store once no thread of ours uses it; say whether that was in time."""
+        left = [subscription.join(bound) for subscription in subscriptions]
+        left += [service.join(bound.left()) for service in services]
+        if all(left):
+            self._store.close()
+        return all(left)
 
     def __enter__(self) -> Self:
         """Use the queue as a context manager: leaving it closes it."""

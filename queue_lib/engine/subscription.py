@@ -123,13 +123,17 @@ class StoreSubscription:
             self._pump.hurry(self._ledger.abandon())
         return ended
 
-    def join(self, bound: Deadline) -> None:
-        """Wait for the threads of a closed subscription, except for handlers that were left."""
-        if self.in_this_process and not self.runs_here():  # else they wait for our caller
-            self._pump.service.join(bound.left())
-            self._heartbeat.service.join(bound.left())
-            if self._ledger.wait_empty(0):
-                self._pool.join(bound.left())
+    def join(self, bound: Deadline) -> bool:
+        """Wait until a closed subscription has left the store; say whether it has."""
+        if not self.in_this_process:
+            return True
+        if self.runs_here():  # the others wait for our caller
+            return False
+        threads = (self._pump.service, self._heartbeat.service)
+        left = [thread.join(bound.left()) for thread in threads]
+        if self._ledger.wait_empty(0):  # else handlers that were given up are still running
+            self._pool.join(bound.left())
+        return all(left)
 
     @property
     def ended(self) -> bool:
@@ -139,10 +143,6 @@ class StoreSubscription:
     def runs_here(self) -> bool:
         """Say whether the calling thread is one of the handlers."""
         return self.in_this_process and self._ledger.runs_here()
-
-    def wait_ended(self) -> None:
-        """Wait for a closed subscription to have written its last outcome."""
-        self._ended.wait()
 
     def _end(self) -> None:
         # Called by the pump once nothing is held and nothing is left to write: the last one out.

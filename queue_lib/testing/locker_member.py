@@ -38,6 +38,7 @@ class Member:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # so that `kill` takes what it forked along
         )
 
     def tell(self, command: str, *arguments: Any) -> None:
@@ -65,8 +66,9 @@ class Member:
         self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """End it as a crash does: SIGKILL."""
-        self._process.kill()
+        """End it as a crash does: SIGKILL. Idempotent."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.communicate()
 
     close = kill

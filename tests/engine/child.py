@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -101,6 +102,8 @@ def end(url: str, how: str) -> None:
 
 def fork(url: str) -> None:
     """Fork several times under load; say what became of each child, then of the parent."""
+    # Python 3.12 and later warn of what is shown to work here.
+    warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*fork")
     queue = open_queue(url)
     inbox, stop = Inbox(), threading.Event()
 

@@ -177,6 +177,26 @@ def test_a_close_returns_in_time_however_slow_the_store_is(
         left.set()
 
 
+@pytest.mark.slow
+def test_the_store_is_closed_when_the_last_statement_has_ended_and_not_under_it(
+    backend: Backend, open_queue: OpenQueue
+) -> None:
+    diary = Diary(backend.open())
+    pausing = PausingStore(diary)
+    queue, other = open_queue(pausing), open_queue()
+    other.subscribe(TOPIC, GROUP, Inbox()).close()
+    other.publish(*messages(1))
+    with pausing.pause_on("claim", applied=True) as pause:
+        queue.subscribe(TOPIC, GROUP, Inbox(), **MINUTE)
+        pause.wait_reached()
+        assert queue.close() is True
+        with pytest.raises(QueueClosedError):
+            queue.ping()
+        assert diary.of("close") == []
+    diary.wait("close")
+    assert other.stats(TOPIC, GROUP) == Stats(pending=1)  # it could still be given back
+
+
 @pytest.mark.parametrize("method", ["ack", "retry", "kill"])
 def test_after_its_deadline_a_close_gives_up_what_cannot_be_written(
     backend: Backend, open_queue: OpenQueue, method: str

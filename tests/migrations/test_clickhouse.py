@@ -98,7 +98,7 @@ def test_one_that_was_cut_off_is_reported(
     monkeypatch.setattr(migration, "_PATIENCE", 0.1)
     mark = f"{clickhouse_database}.queue_lib_migrating"
     clickhouse_server.execute(f"CREATE TABLE {mark} (x UInt8) ENGINE = Memory")
-    with pytest.raises(StoreUnavailableError, match="DROP TABLE .*queue_lib_migrating"):
+    with pytest.raises(StoreUnavailableError, match=r"DROP TABLE .*queue_lib_migrating"):
         migrate.upgrade(clickhouse_url)
     clickhouse_server.execute(f"DROP TABLE {mark}")
     migrate.upgrade(clickhouse_url)

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from queue_lib.message import Message
 from queue_lib.options import StartFrom
-from queue_lib.stores.base import ClaimBatch, Claimed, ClaimRequest
+from queue_lib.stores.base import ClaimBatch, Claimed, ClaimRequest, PurgePolicy
 from queue_lib.stores.schema import Tables
 from queue_lib.stores.sql.dialect import Held
 from queue_lib.stores.sql.postgres import PostgresDatabase, PostgresStatements
@@ -92,6 +92,22 @@ class Lab:
         lease: timedelta = LEASE,
     ) -> ClaimBatch:  # fmt: skip
         return store.claim(ClaimRequest(TOPIC, group, "runner", max, lease, cap))
+
+    def do_everything(self, store: SqlStore) -> None:
+        """Call each operation at least once; leaves nothing that is due."""
+        self.register(store)
+        store.append([message("a", "k"), message("b", "k"), message("c"), message("d")])
+        claims = self.claim(store, cap=10)
+        assert ids(claims) == ["a", "c", "d"]
+        assert len(store.extend(claims, LEASE)) == 3
+        store.release(claims[:1])
+        assert store.retry(claims[1], LEASE, "x")
+        assert store.kill(claims[2], "x")
+        while claims := self.claim(store):
+            assert len(store.ack(claims)) == len(claims)
+        store.purge(PurgePolicy(LEASE, LEASE), 10)
+        store.stats(TOPIC, GROUP)
+        store.ping()
 
     # -- interleavings ---------------------------------------------------------------------
 

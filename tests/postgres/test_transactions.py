@@ -1,4 +1,4 @@
-"""Transactions: the caller's, ours under a stricter default, and publishes too large for one call."""
+"""Transactions: the caller's, ours under a stricter default, publishes too large for one call."""
 
 from __future__ import annotations
 

@@ -125,6 +125,7 @@ def test_a_handler_that_heeds_the_cancellation_ends_in_good_time(queue: StoreQue
     assert queue.stats(TOPIC, GROUP) == Stats(pending=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("moment", ["waits", "has returned"])
 def test_what_a_claim_brings_after_the_close_began_is_given_back_unstarted(
@@ -327,6 +328,7 @@ def test_others_wait_for_a_handler_that_closed(queue: StoreQueue) -> None:
     assert order == ["handled", "closed True"]
 
 
+@pytest.mark.slow
 def test_handlers_of_two_subscriptions_may_close_their_queue_at_once(
     open_queue: OpenQueue,
 ) -> None:

@@ -125,6 +125,7 @@ def test_a_message_at_every_limit_can_still_be_dead_lettered(open_queue: OpenQue
         queue.publish(copy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("applied", [False, True], ids=["not stored", "answer lost"])
 @pytest.mark.parametrize(
     ("error", "times"),

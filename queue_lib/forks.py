@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import weakref
 from typing import Protocol
 
-__all__ = ["follow_forks"]
+__all__ = ["follow_forks", "leave_forks"]
+
+_logger = logging.getLogger("queue_lib")
 
 
 class _Forker(Protocol):
@@ -26,16 +29,29 @@ def follow_forks(forker: _Forker) -> None:
         _forkers.add(forker)
 
 
+def leave_forks(forker: _Forker) -> None:
+    """Undo `follow_forks`: there is nothing left that a child could share. Idempotent."""
+    with _forking:
+        _forkers.discard(forker)
+
+
 def _before() -> None:
     _forking.acquire()
     for forker in list(_forkers):
-        forker.before_fork()
         _preparing.append(forker)
+        try:
+            forker.before_fork()
+        except Exception:  # one that cannot prepare must not keep the others from it
+            _logger.exception("%r could not prepare for a fork", forker)
 
 
 def _after(*, child: bool) -> None:
     while _preparing:
-        _preparing.pop().after_fork(child=child)
+        forker = _preparing.pop()
+        try:
+            forker.after_fork(child=child)
+        except Exception:  # nor one that cannot go on, the others
+            _logger.exception("%r could not go on after a fork", forker)
     _forking.release()
 
 

@@ -25,7 +25,7 @@ from queue_lib.errors import (
     StoreUnavailableError,
     UnsupportedError,
 )
-from queue_lib.forks import follow_forks
+from queue_lib.forks import follow_forks, leave_forks
 from queue_lib.interfaces import Handler, Health
 from queue_lib.message import Message
 from queue_lib.names import validate_name
@@ -227,6 +227,7 @@ class StoreQueue:
         left += [service.join(bound.left()) for service in services]
         if all(left):
             self._store.close()
+            leave_forks(self)
         return all(left)
 
     def __enter__(self) -> Self:

@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import subprocess
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.servers import ServerUnavailableError
+
+_START_SECONDS = 30.0
 
 
 class RedisServer:
@@ -48,14 +51,15 @@ class RedisServer:
         )
         import redis
 
-        client = redis.Redis.from_url(self.url())
-        for _ in range(1000):
-            with contextlib.suppress(redis.exceptions.ConnectionError):
-                client.ping()
-                break
-        else:
-            raise ServerUnavailableError("Redis does not answer")
-        client.close()
+        deadline = time.monotonic() + _START_SECONDS
+        with redis.Redis.from_url(self.url()) as client:
+            while time.monotonic() < deadline:
+                with contextlib.suppress(redis.exceptions.ConnectionError):
+                    client.ping()
+                    return
+                time.sleep(0.01)
+        self.kill()
+        raise ServerUnavailableError("Redis does not answer")
 
     def kill(self) -> None:
         assert self._process is not None

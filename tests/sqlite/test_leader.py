@@ -104,9 +104,17 @@ def test_a_lock_that_stays_taken_is_told_to_all(
     assert queue.claimed() == ["a"]
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises, whatever the test runner or an earlier test made of it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals for threads here")
 def test_who_is_interrupted_while_waiting_leaves_the_others_to_go_on(
-    queue: Queue, pool: ThreadPoolExecutor
+    queue: Queue, pool: ThreadPoolExecutor, interruptible: None
 ):
     def interrupt() -> None:
         waiting(queue.database, 1)

@@ -62,9 +62,10 @@ class _List(list[Any]):
 class RawConnection:
     """The one method of a connection that the hot statements use."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, dialect: sa.Dialect) -> None:
         self.connection = self
         self.driver_connection = connection
+        self.dialect = dialect
 
     def exec_driver_sql(self, statement: str, parameters: Any = None) -> RawResult:
         cursor = self.driver_connection.cursor()
@@ -97,7 +98,7 @@ class Floor:
             dsn = url.set(drivername="postgresql").render_as_string(hide_password=False)
             self._raw = psycopg.connect(dsn, autocommit=True, prepare_threshold=None)
             self.statements = PostgresStatements(tables)
-        self._connection: Any = RawConnection(self._raw)
+        self._connection: Any = RawConnection(self._raw, url.get_dialect()())
 
     def run(
         self,

@@ -1,9 +1,10 @@
 """The handler threads of one subscription.
 
 Threads are started when there is work for them, up to the concurrency, and sleep on a lock of
-their own (a baton). Work is taken from one deque, and whoever takes an item wakes one more
-thread while items are left. So a batch of short handlers is run by a thread or two without a
-switch for each item, and long handlers fan out over all threads within microseconds.
+their own (a baton). Work is taken from one deque. While items are left, one thread at a time is on
+its way to look for them, and when it has found one, the next is sent. So a batch of short handlers
+is run by a thread or two without a switch for each item, and long handlers fan out over all threads
+as fast as threads wake.
 """
 
 from __future__ import annotations
@@ -31,21 +32,25 @@ class HandlerPool:
         self._idle: deque[threading.Lock] = deque()  # batons of sleeping threads, newest last
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []  # guarded by _lock
+        # A thread was sent to look for work and has not looked yet. Written without a lock: set by
+        # mistake by two at once, one thread too many looks; cleared early, likewise.
+        self._sent = False
         self._stopped = False
 
     def submit(self, runs: Iterable[Run]) -> None:
         """Hand runs to the threads; does not wait."""
         self._work.extend(runs)
-        if self._work:
-            self._wake_one()
+        if self._work and not self._sent:
+            self._send_one()
 
     def stop(self) -> None:
         """Have every thread end once its present run did. Does not wait."""
         self._stopped = True
-        with self._lock:
-            threads = len(self._threads)
-        for _ in range(threads):
-            self._wake_one()
+        while True:
+            try:
+                self._idle.pop().release()
+            except IndexError:
+                return
 
     def join(self, timeout: float | None) -> bool:
         """Wait for each thread but the calling one; say whether they all ended."""
@@ -58,18 +63,24 @@ class HandlerPool:
             thread.is_alive() for thread in threads if thread is not threading.current_thread()
         )
 
-    def _wake_one(self) -> None:
+    def _send_one(self) -> None:
+        self._sent = True  # first: the thread that is sent clears it
+        sent = False
         try:
             baton = self._idle.pop()
         except IndexError:
-            self._start_one()
+            sent = self._start_one()
         else:
+            sent = True
             baton.release()
+        finally:
+            if not sent:
+                self._sent = False  # all threads are busy; each looks when its run has ended
 
-    def _start_one(self) -> None:
+    def _start_one(self) -> bool:
         with self._lock:
             if self._stopped or len(self._threads) >= self._size:
-                return
+                return False
             thread = threading.Thread(
                 target=self._work_on, name=f"{self._name}-{len(self._threads)}", daemon=True
             )
@@ -79,20 +90,27 @@ class HandlerPool:
                 if not self._threads:
                     raise
                 _logger.warning("%s: fewer threads than asked for: %s", self._name, error)
-            else:
-                self._threads.append(thread)
+                return False
+            self._threads.append(thread)
+            return True
 
     def _work_on(self) -> None:
         baton = threading.Lock()
         baton.acquire()
+        was_sent = True
         while not self._stopped:
             try:
                 run = self._work.popleft()
             except IndexError:
+                if was_sent:
+                    self._sent = False  # before the baton is laid down: see _sleep
                 self._sleep(baton)
+                was_sent = True
                 continue
-            if self._work:
-                self._wake_one()
+            if was_sent:
+                was_sent = self._sent = False
+            if self._work and not self._sent:
+                self._send_one()
             try:
                 self._execute(run)
             # A thread of the pool outlives whatever happens to one run.
@@ -103,9 +121,9 @@ class HandlerPool:
     def _sleep(self, baton: threading.Lock) -> None:
         self._idle.append(baton)
         # Work (or the stop) may have come after the deque was found empty and before the baton
-        # was in place; then nobody wakes this thread. Looking again closes that gap. If the baton
-        # is gone by now, somebody took it and releases it: take that release, or the next sleep
-        # would end at once.
+        # was in place, or while this thread was the one that had been sent; then nobody wakes it.
+        # Looking again closes that gap. If the baton is gone by now, somebody took it and releases
+        # it: take that release, or the next sleep would end at once.
         if self._work or self._stopped:
             try:
                 self._idle.remove(baton)

@@ -56,6 +56,7 @@ class Notifier:
         self._changed = threading.Condition()
         self._topics: set[str] = set()  # guarded by _changed
         self._thread: threading.Thread | None = None  # guarded by _changed
+        self._gathering = False  # guarded by _changed
         self._closed = False  # guarded by _changed
 
     def add(self, topics: Iterable[str]) -> None:
@@ -69,7 +70,8 @@ class Notifier:
                     target=self._run, name="queue-notifier", daemon=True
                 )
                 self._thread.start()
-            self._changed.notify()
+            if not self._gathering:  # else it looks by itself: a switch of threads for each publish
+                self._changed.notify()
 
     def close(self) -> None:
         """Send what is left, and end the thread."""
@@ -100,7 +102,9 @@ class Notifier:
             except Exception as error:  # noqa: BLE001 - the receivers poll; publishers hear of faults
                 _logger.debug("wake-ups for %s were not sent: %s", topics, error)
             with self._changed:
+                self._gathering = True
                 self._changed.wait_for(lambda: self._closed, _GATHER)
+                self._gathering = False
 
 
 def follow(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -64,7 +63,6 @@ class StoreQueue:
 
     def _reset(self) -> None:
         self._lock = threading.RLock()
-        self._pid = os.getpid()
         self._subscriptions: list[StoreSubscription] = []  # guarded by _lock
         self._janitor = janitor(self._store, self._config.purge_policy(), self._config.janitor())
         self._listener: Service | None = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from sqlalchemy import URL, Connection, Engine
 
@@ -261,7 +261,3 @@ class Database(Protocol):
     def instance(self) -> str:
         """Signs the wake-ups of this process, so that it can ignore its own."""
         ...
-
-
-AnyConnection = Any
-"""A caller's SQLAlchemy `Connection` or `Session`."""

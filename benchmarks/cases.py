@@ -24,6 +24,7 @@ from queue_lib.stores.base import ClaimRequest
 from queue_lib.stores.sql.dialect import AppendRow, Held
 from queue_lib.stores.sql.open import open_sql_store
 from queue_lib.stores.sql.store import SqlStore
+from queue_lib.testing.statements import RecordingDatabase
 
 LEASE = timedelta(seconds=600)
 LEASE_US = 600_000_000
@@ -134,10 +135,13 @@ class Bench:
         count = self._size.drain
         store.ensure_group(TOPIC, "g0", StartFrom.LATEST)
         group_id = _group_id(floor)
-        statements = _Counter()
+        recording = _recorded(store)
+        sent = 0
 
         def through_store() -> float:
+            nonlocal sent
             self._fill(store, count, keys=keys)
+            recording.statements.clear()
             handled, done = itertools.count(1), threading.Event()
 
             def handle(_delivery: object) -> None:
@@ -145,13 +149,14 @@ class Bench:
                     done.set()
 
             started = time.perf_counter()
-            with statements:
-                subscription = queue.subscribe(
-                    TOPIC, "g0", handle, concurrency=concurrency, batch_size=concurrency
-                )
-                assert done.wait(300)
-                subscription.close()
-            return time.perf_counter() - started
+            subscription = queue.subscribe(
+                TOPIC, "g0", handle, concurrency=concurrency, batch_size=concurrency
+            )
+            assert done.wait(300)
+            subscription.close()
+            took = time.perf_counter() - started
+            sent += len(recording.statements)
+            return took
 
         def through_floor() -> float:
             self._fill(store, count, keys=keys)
@@ -166,7 +171,7 @@ class Bench:
             theirs.append(count / through_floor())
         name = f"drain, concurrency {concurrency}" + (f", {keys:,} keys" if keys else "")
         figure = Figure(name, "/s", statistics.median(ours), statistics.median(theirs))
-        figure.more["statements_per_message"] = round(statements.count / (len(ours) * count), 4)
+        figure.more["statements_per_message"] = round(sent / (len(ours) * count), 4)
         queue.close()
         floor.close()
         return figure
@@ -263,12 +268,11 @@ class Bench:
         store.ensure_group(TOPIC, "g0", StartFrom.LATEST)
         request = ClaimRequest(TOPIC, "g0", "bench", 32, LEASE)
         store.claim(request)
-        counter = _Counter()
-        with counter:
-            for _ in range(10):
-                store.claim(request)
+        recording = _recorded(store)
+        for _ in range(10):
+            store.claim(request)
         store.close()
-        return Figure("statements an empty poll", "", counter.count / 10)
+        return Figure("statements an empty poll", "", len(recording.statements) / 10)
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -306,20 +310,11 @@ class Bench:
             ])  # fmt: skip
 
 
-class _Counter:
-    """Counts the statements that the library sends while it is entered."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __enter__(self) -> None:
-        sa.event.listen(sa.Engine, "before_cursor_execute", self._count)
-
-    def __exit__(self, *_: object) -> None:
-        sa.event.remove(sa.Engine, "before_cursor_execute", self._count)
-
-    def _count(self, *_: object) -> None:
-        self.count += 1
+def _recorded(store: SqlStore) -> RecordingDatabase:
+    """Have the statements of a store counted from now on."""
+    recording = RecordingDatabase(store._database)
+    store._database = recording
+    return recording
 
 
 def prepare(url: sa.URL) -> sa.URL:

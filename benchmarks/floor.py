@@ -1,81 +1,23 @@
 """The floor: the store's own statements through the database driver alone.
 
-`RawConnection` gives `Statements` the one method that it calls, straight on a DBAPI cursor. What
-is left out is what the library adds: SQLAlchemy's connection and pool, the engine with its
-threads, messages as objects, validation, retries and the translation of errors.
+What is left out is what the library adds: its pool, the engine with its threads, messages as
+objects, validation, retries and the translation of errors.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import psycopg
 import sqlalchemy as sa
 
 from queue_lib.stores.schema import build_tables
-from queue_lib.stores.sql.dialect import Statements
+from queue_lib.stores.sql.dialect import Connection, Statements
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class RawResult:
-    """What `Statements` needs of an SQLAlchemy result, over a cursor."""
-
-    def __init__(self, cursor: Any) -> None:
-        self._cursor = cursor
-
-    @property
-    def rowcount(self) -> int:
-        return int(self._cursor.rowcount)
-
-    def fetchall(self) -> list[Any]:
-        return list(self._cursor.fetchall()) if self._cursor.description else []
-
-    all = fetchall
-
-    def first(self) -> Any:
-        return self._cursor.fetchone()
-
-    fetchone = one = one_or_none = first
-
-    def scalar(self) -> Any:
-        row = self._cursor.fetchone()
-        return None if row is None else row[0]
-
-    scalar_one = scalar_one_or_none = scalar
-
-    def scalars(self) -> _List:
-        return _List(row[0] for row in self.fetchall())
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.fetchall())
-
-
-class _List(list[Any]):
-    def all(self) -> list[Any]:
-        return self
-
-
-class RawConnection:
-    """The one method of a connection that the hot statements use."""
-
-    def __init__(self, connection: Any, dialect: sa.Dialect) -> None:
-        self.connection = self
-        self.driver_connection = connection
-        self.dialect = dialect
-
-    def exec_driver_sql(self, statement: str, parameters: Any = None) -> RawResult:
-        cursor = self.driver_connection.cursor()
-        if parameters is None:
-            cursor.execute(statement)
-        elif isinstance(parameters, list) and parameters and isinstance(parameters[0], tuple):
-            cursor.executemany(statement, parameters)
-        else:
-            cursor.execute(statement, parameters)
-        return RawResult(cursor)
 
 
 class Floor:
@@ -98,11 +40,10 @@ class Floor:
             dsn = url.set(drivername="postgresql").render_as_string(hide_password=False)
             self._raw = psycopg.connect(dsn, autocommit=True, prepare_threshold=None)
             self.statements = PostgresStatements(tables)
-        self._connection: Any = RawConnection(self._raw, url.get_dialect()())
 
     def run(
         self,
-        work: Callable[Concatenate[sa.Connection, P], T],
+        work: Callable[Concatenate[Connection, P], T],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
@@ -111,7 +52,7 @@ class Floor:
 
     def run_durably(
         self,
-        work: Callable[Concatenate[sa.Connection, P], T],
+        work: Callable[Concatenate[Connection, P], T],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
@@ -120,19 +61,17 @@ class Floor:
 
     def _run(self, synchronous: str, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         if not self._sqlite:
-            return work(self._connection, *args, **kwargs)
+            return work(self._raw, *args, **kwargs)
         if synchronous != self._synchronous:
             self._raw.execute(f"pragma synchronous={synchronous}")
             self._synchronous = synchronous
         self._raw.execute("begin immediate")
-        answer = work(self._connection, *args, **kwargs)
+        answer = work(self._raw, *args, **kwargs)
         self._raw.execute("commit")
         return answer
 
     def query(self, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
-        rows: list[Any] = self._connection.exec_driver_sql(
-            statement, tuple(parameters) or None
-        ).fetchall()
+        rows: list[Any] = self._raw.execute(statement, tuple(parameters)).fetchall()
         return rows
 
     def close(self) -> None:

@@ -155,7 +155,7 @@ class SqliteLocks:
         with self._gate, self._translated(), self._engine.connect() as connection:
             driver: Any = connection.connection.driver_connection
             driver.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-            begin_immediate(connection, _PATIENCE)
+            begin_immediate(connection.exec_driver_sql, _PATIENCE)
             result = work(connection)
             connection.commit()
             return result

@@ -16,7 +16,7 @@ from queue_lib.message import Message
 from queue_lib.options import StartFrom
 from queue_lib.stores.base import ClaimBatch, Claimed, ClaimRequest, PurgePolicy
 from queue_lib.stores.schema import Tables
-from queue_lib.stores.sql.dialect import Held
+from queue_lib.stores.sql.dialect import Database, Held
 from queue_lib.stores.sql.postgres import PostgresDatabase, PostgresStatements
 from queue_lib.stores.sql.store import SqlStore, StoreClock
 
@@ -60,22 +60,19 @@ class Lab:
 
     def store(
         self,
-        target: PostgresDatabase | sa.Engine | sa.URL | None = None,
+        target: Database | sa.Engine | sa.URL | None = None,
         *,
         clock: StoreClock | None = None,
         **options: Any,
     ) -> SqlStore:
         """Open a store that the lab closes."""
-        database = (
-            target if isinstance(target, PostgresDatabase) else self.database(target, **options)
-        )
-        store = SqlStore(database, PostgresStatements(self.tables), clock=clock)
+        if target is None or isinstance(target, sa.Engine | sa.URL):
+            target = self.database(target, **options)
+        store = SqlStore(target, PostgresStatements(self.tables), clock=clock)
         self._stores.append(store)
         return store
 
-    def consuming(
-        self, *groups: str, target: PostgresDatabase | None = None, **options: Any
-    ) -> SqlStore:
+    def consuming(self, *groups: str, target: Database | None = None, **options: Any) -> SqlStore:
         """Open a store, with groups registered on `TOPIC`."""
         store = self.store(target, **options)
         for group in groups or (GROUP,):

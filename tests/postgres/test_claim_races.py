@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from queue_lib.stores.base import Stats
+from queue_lib.stores.sql.dialect import Borrowed
 from queue_lib.testing.clock import ManualClock
 from tests.postgres.lab import DEADLINE, GROUP, LEASE, TOPIC, Lab, eventually, held, ids, message
 
@@ -16,7 +17,7 @@ def test_claims_do_not_wait_for_each_other(lab: Lab) -> None:
     store = lab.consuming()
     store.append([message("a"), message("b"), message("c")])
     with lab.transaction() as claimer:
-        rows, _ = lab.sql.claim(claimer, lab.group_id(), 2, 30 * SECOND, 0, None)
+        rows, _ = lab.sql.claim(Borrowed(claimer), lab.group_id(), 2, 30 * SECOND, 0, None)
         assert [row.id for row in rows] == ["a", "b"]
         assert ids(lab.claim(store)) == ["c"]
         claimer.rollback()
@@ -34,7 +35,9 @@ def test_a_heartbeat_in_flight_counts_against_the_cap(lab: Lab) -> None:
     store.append([message("a"), message("b")])
     claims = lab.claim(store, 1, cap=1)
     with lab.transaction() as heartbeat:
-        assert lab.sql.extend(heartbeat, lab.group_id(), held(claims), 90 * SECOND, clock())
+        assert lab.sql.extend(
+            Borrowed(heartbeat), lab.group_id(), held(claims), 90 * SECOND, clock()
+        )
         clock.advance(31)
         assert lab.claim(store, cap=1) == []
         heartbeat.commit()
@@ -50,7 +53,7 @@ def test_a_heartbeat_that_rolls_back_gives_the_place_free(lab: Lab) -> None:
     store.append([message("a"), message("b")])
     claims = lab.claim(store, 1, cap=1)
     with lab.transaction() as heartbeat:
-        lab.sql.extend(heartbeat, lab.group_id(), held(claims), 90 * SECOND, clock())
+        lab.sql.extend(Borrowed(heartbeat), lab.group_id(), held(claims), 90 * SECOND, clock())
         clock.advance(31)
         assert lab.claim(store, cap=1) == []
         heartbeat.rollback()
@@ -77,7 +80,7 @@ def test_capped_claims_come_one_after_the_other(lab: Lab) -> None:
     store = lab.consuming()
     store.append([message(f"m{number}") for number in range(10)])
     with lab.transaction() as first:
-        rows, _ = lab.sql.claim(first, lab.group_id(), 3, 30 * SECOND, 4, None)
+        rows, _ = lab.sql.claim(Borrowed(first), lab.group_id(), 3, 30 * SECOND, 4, None)
         assert len(rows) == 3
         second = lab.start_behind(first, lambda: lab.claim(store, cap=4))
         first.commit()

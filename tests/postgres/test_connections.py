@@ -18,6 +18,7 @@ from queue_lib.stores.sql.postgres import (
     PostgresStatements,
 )
 from queue_lib.stores.sql.store import SqlStore
+from queue_lib.testing.statements import RecordingDatabase
 from tests.postgres.conftest import create_tables
 from tests.postgres.lab import GROUP, LEASE, TOPIC, Lab, ids, message
 
@@ -35,18 +36,15 @@ def ours(lab: Lab) -> PostgresDatabase:
 
 
 def test_an_operation_is_one_statement(lab: Lab, ours: PostgresDatabase) -> None:
-    store = lab.consuming(target=ours)
+    recording = RecordingDatabase(ours)
+    store = lab.consuming(target=recording)
     store.append([message("a", "k"), message("b")])
     store.ack(lab.claim(store))
-    statements: list[str] = []
-
-    @sa.event.listens_for(ours._engine, "before_cursor_execute")
-    def note(*event: Any) -> None:
-        statements.append(event[2])
+    recording.statements.clear()
 
     def count(expected: int) -> None:
-        assert len(statements) == expected, statements
-        statements.clear()
+        assert len(recording.statements) == expected, recording.statements
+        recording.statements.clear()
 
     store.append([message(f"m{number}", f"k{number}") for number in range(5)])
     count(1)
@@ -77,12 +75,10 @@ def test_connections_keep_no_state_and_no_transaction(lab: Lab, ours: PostgresDa
         store.ack(lab.claim(store))
     assert lab.rows(f"SELECT DISTINCT state {OURS}") == [("idle",)]
     assert lab.ask(f"SELECT count(*) FROM pg_locks WHERE pid IN (SELECT pid {OURS})") == 0
-    with ours._engine.connect() as connection:
-        driver: Any = connection.connection.driver_connection
-        assert driver.autocommit is True
-        assert connection.exec_driver_sql("SELECT count(*) FROM pg_prepared_statements").one() == (
-            0,
-        )
+    prepared = "SELECT count(*) FROM pg_prepared_statements"
+    driver: Any = ours.read(lambda connection: connection)
+    assert driver.autocommit is True
+    assert driver.execute(prepared).fetchone() == (0,)
 
 
 # -- beside the host --------------------------------------------------------------------------
@@ -116,11 +112,10 @@ def test_the_hosts_way_to_connect_is_ours(lab: Lab) -> None:
     store = lab.store(database)
     lab.do_everything(store)
     assert calls == ["creator", "hook"]
-    with database._engine.connect() as connection:
-        assert connection.exec_driver_sql("SHOW search_path").scalar() == "pg_catalog"
-        assert connection.exec_driver_sql("SHOW application_name").scalar() == "made by the host"
-        driver: Any = connection.connection.driver_connection
-        assert (driver.autocommit, driver.prepare_threshold) == (True, None)
+    driver: Any = database.read(lambda connection: connection)
+    assert driver.execute("SHOW search_path").fetchone() == ("pg_catalog",)
+    assert driver.execute("SHOW application_name").fetchone() == ("made by the host",)
+    assert (driver.autocommit, driver.prepare_threshold) == (True, None)
     store.close()
     host.dispose()
 

@@ -191,7 +191,7 @@ def test_listening_uses_no_place_in_the_pool(lab: Lab) -> None:
     with closing(lab.database(host)) as database, listening(lab, database):
         for number in range(5):
             lab.store(lab.database(lab.host.url)).append([message(f"m{number}")])
-            database.write(lambda connection: connection.exec_driver_sql("SELECT 1"))
+            database.write(lambda connection: connection.execute("SELECT 1"))
     host.dispose()
 
 
@@ -284,9 +284,8 @@ def test_a_silent_connection_is_tried_and_a_dead_one_is_noticed(
 
 
 def test_keep_alive_is_set_on_every_connection(lab: Lab, database: PostgresDatabase) -> None:
-    with database._engine.connect() as connection:
-        driver: Any = connection.connection.driver_connection
-        with socket.fromfd(driver.fileno(), socket.AF_INET, socket.SOCK_STREAM) as copy:
-            assert copy.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-            assert copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 15
-            assert copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
+    driver: Any = database.read(lambda connection: connection)
+    with socket.fromfd(driver.fileno(), socket.AF_INET, socket.SOCK_STREAM) as copy:
+        assert copy.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 15
+        assert copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from queue_lib.stores.sql.dialect import AppendRow, Held
+from queue_lib.stores.sql.dialect import AppendRow, Borrowed, Held
 from tests.postgres.lab import GROUP, TOPIC, Lab
 
 pytestmark = pytest.mark.slow
@@ -44,6 +44,7 @@ class Observer:
     def __init__(self, lab: Lab, connection: sa.Connection) -> None:
         self._sql, self._tables = lab.sql, lab.tables
         self._connection = connection
+        self._borrowed = Borrowed(connection)
         self._plans: list[dict[str, Any]] = []
         driver: Any = connection.connection.driver_connection
         driver.add_notice_handler(self._note)
@@ -72,24 +73,24 @@ class Observer:
 
     def append(self, *ids: str, key: str | None = None, copy: bool = False) -> None:
         rows = [AppendRow(TOPIC, id, key, b"x", None, 0, 0, 0, copy) for id in ids]
-        self._sql.append(self._connection, rows, None)
+        self._sql.append(self._borrowed, rows, None)
 
     def claim(self, limit: int = 10, cap: int = 0) -> list[Held]:
-        rows, _ = self._sql.claim(self._connection, 1, limit, 30 * SECOND, cap, None)
+        rows, _ = self._sql.claim(self._borrowed, 1, limit, 30 * SECOND, cap, None)
         return [Held(row.seq, row.token, row.key) for row in rows]
 
     def extend(self, claims: list[Held]) -> None:
-        assert self._sql.extend(self._connection, 1, claims, 30 * SECOND, None)
+        assert self._sql.extend(self._borrowed, 1, claims, 30 * SECOND, None)
 
     def requeue(self, claims: list[Held]) -> None:
-        assert self._sql.requeue(self._connection, 1, claims, 0, None, 0, None)
+        assert self._sql.requeue(self._borrowed, 1, claims, 0, None, 0, None)
 
     def settle(self, claims: list[Held], error: str | None = None) -> None:
-        assert self._sql.settle(self._connection, 1, claims, error, None)
+        assert self._sql.settle(self._borrowed, 1, claims, error, None)
 
     def purge(self) -> None:
-        self._sql.purge_dead(self._connection, 0, 10, None)
-        self._sql.purge_messages(self._connection, 30 * SECOND, 30 * SECOND, 10, None)
+        self._sql.purge_dead(self._borrowed, 0, 10, None)
+        self._sql.purge_messages(self._borrowed, 30 * SECOND, 30 * SECOND, 10, None)
 
     def use_everything(self) -> None:
         """Have each plan made."""
@@ -127,7 +128,7 @@ def observer(lab: Lab) -> Iterator[Observer]:
         for table in ("topics", "groups", "messages", "deliveries"):
             observer.do(f"ALTER TABLE {{q}}{table} SET (autovacuum_enabled = off)")
         for group in (GROUP, "other"):
-            lab.sql.ensure_group(connection, TOPIC, group, False, None)
+            lab.sql.ensure_group(Borrowed(connection), TOPIC, group, False, None)
         observer.use_everything()
         observer.do(_MESSAGES)
         observer.do(_DELIVERIES)

@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from queue_lib.errors import StoreUnavailableError, UnsupportedError
+from queue_lib.stores.sql.dialect import Borrowed
 from tests.postgres.lab import DEADLINE, GROUP, TOPIC, Lab, ids, message
 
 READY, TIMER, WAITING = 0, 1, 2
@@ -20,7 +21,7 @@ READY, TIMER, WAITING = 0, 1, 2
 
 def register_in(lab: Lab, connection: sa.Connection, group: str) -> None:
     """Register a group from `earliest` in an open transaction."""
-    lab.sql.ensure_group(connection, TOPIC, group, True, None)
+    lab.sql.ensure_group(Borrowed(connection), TOPIC, group, True, None)
 
 
 def test_two_first_messages_of_a_lane_get_one_head(lab: Lab) -> None:

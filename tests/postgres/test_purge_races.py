@@ -8,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from queue_lib.stores.base import PurgePolicy
+from queue_lib.stores.sql.dialect import Borrowed
 from queue_lib.stores.sql.store import SqlStore
 from queue_lib.testing.clock import ManualClock
 from tests.postgres.lab import DEADLINE, GROUP, TOPIC, Lab, ids, message
@@ -34,7 +35,9 @@ def store(lab: Lab, clock: ManualClock) -> SqlStore:
 
 
 def purge_in(lab: Lab, connection: sa.Connection, clock: ManualClock) -> int:
-    return lab.sql.purge_messages(connection, IN_MICROSECONDS, IN_MICROSECONDS, 100, clock())
+    return lab.sql.purge_messages(
+        Borrowed(connection), IN_MICROSECONDS, IN_MICROSECONDS, 100, clock()
+    )
 
 
 def test_a_publish_of_an_id_that_is_being_purged_stores_a_new_message(
@@ -76,7 +79,7 @@ def test_a_backfill_in_flight_keeps_its_messages(
 ) -> None:
     """The purge cannot see its deliveries yet: it leaves the topic alone, and does not wait."""
     with lab.transaction() as registrar:
-        lab.sql.ensure_group(registrar, TOPIC, GROUP, True, clock())
+        lab.sql.ensure_group(Borrowed(registrar), TOPIC, GROUP, True, clock())
         assert store.purge(HOURLY, 100) == 0
         registrar.commit()
     assert store.purge(HOURLY, 100) == 0
@@ -92,7 +95,7 @@ def test_a_backfill_that_commits_in_the_middle_of_a_purge_keeps_its_messages(
     """
     with lab.transaction() as registrar:
         registrar.exec_driver_sql(lab.tables.qualify("LOCK TABLE {q}topics"))
-        lab.sql.ensure_group(registrar, TOPIC, GROUP, True, clock())
+        lab.sql.ensure_group(Borrowed(registrar), TOPIC, GROUP, True, clock())
         purge = lab.start_behind(registrar, lambda: store.purge(HOURLY, 100))
         registrar.commit()
     assert purge.result(DEADLINE) == 0
@@ -125,7 +128,7 @@ def test_of_two_janitors_one_works(lab: Lab, store: SqlStore, clock: ManualClock
     store.append([message("b")])
     clock.advance(2 * HOUR)
     with lab.transaction() as purge:
-        assert lab.sql.purge_dead(purge, IN_MICROSECONDS, 100, clock()) == 0
+        assert lab.sql.purge_dead(Borrowed(purge), IN_MICROSECONDS, 100, clock()) == 0
         assert store.purge(HOURLY, 100) == 0
         purge.commit()
     assert store.purge(HOURLY, 100) == 2

@@ -11,6 +11,7 @@ from datetime import timedelta
 import pytest
 
 from queue_lib.stores.base import Stats
+from queue_lib.stores.sql.dialect import Borrowed
 from tests.postgres.lab import DEADLINE, GROUP, LEASE, TOPIC, Lab, held, ids, message
 
 READY, TIMER, WAITING, LEASED, DEAD, OWING_DONE, OWING_DEAD = range(7)
@@ -146,7 +147,7 @@ def test_two_claims_pass_an_owed_lane_on_once(lab: Lab) -> None:
         store.ack(claims)
         publisher.commit()
     with lab.transaction() as claimer:
-        rows, _ = lab.sql.claim(claimer, lab.group_id(), 10, 30_000_000, 0, None)
+        rows, _ = lab.sql.claim(Borrowed(claimer), lab.group_id(), 10, 30_000_000, 0, None)
         assert [row.id for row in rows] == ["next"]
         assert lab.claim(store) == []  # neither waits nor promotes it again
         claimer.commit()
@@ -175,7 +176,7 @@ def test_a_publisher_behind_a_settlement_finds_the_lane_empty(lab: Lab) -> None:
     store.append([message("head", "k")])
     claims = lab.claim(store)
     with lab.transaction() as settler:
-        assert lab.sql.settle(settler, lab.group_id(), held(claims), None, None)
+        assert lab.sql.settle(Borrowed(settler), lab.group_id(), held(claims), None, None)
         publisher = lab.start_behind(settler, lambda: store.append([message("next", "k")]))
         settler.commit()
     publisher.result(DEADLINE)
@@ -188,7 +189,7 @@ def test_a_settlement_behind_a_heartbeat_settles_the_renewed_row(lab: Lab) -> No
     store.append([message("a"), message("b", "k"), message("c", "k")])
     claims = lab.claim(store)
     with lab.transaction() as heartbeat:
-        assert lab.sql.extend(heartbeat, lab.group_id(), held(claims), 60_000_000, None)
+        assert lab.sql.extend(Borrowed(heartbeat), lab.group_id(), held(claims), 60_000_000, None)
         settler = lab.start_behind(heartbeat, lambda: store.ack(claims))
         heartbeat.commit()
     assert len(settler.result(DEADLINE)) == 2
@@ -201,7 +202,7 @@ def test_a_write_behind_a_heartbeat_changes_the_renewed_row(lab: Lab, operation:
     store.append([message("a")])
     (claim,) = lab.claim(store)
     with lab.transaction() as heartbeat:
-        lab.sql.extend(heartbeat, lab.group_id(), held([claim]), 60_000_000, None)
+        lab.sql.extend(Borrowed(heartbeat), lab.group_id(), held([claim]), 60_000_000, None)
         if operation == "extend":
             writer = lab.start_behind(heartbeat, lambda: bool(store.extend([claim], 2 * LEASE)))
         else:
@@ -217,7 +218,7 @@ def test_a_settlement_behind_a_settlement_holds_nothing(lab: Lab) -> None:
     store.append([message("a", "k"), message("b", "k")])
     claims = lab.claim(store)
     with lab.transaction() as first:
-        lab.sql.settle(first, lab.group_id(), held(claims), None, None)
+        lab.sql.settle(Borrowed(first), lab.group_id(), held(claims), None, None)
         second = lab.start_behind(first, lambda: store.ack(claims))
         first.commit()
     assert second.result(DEADLINE) == []
@@ -231,9 +232,10 @@ def test_claims_in_another_order_do_not_deadlock(lab: Lab) -> None:
     a, b, c = lab.claim(store)
     beat = [*held([a]), *held([c]), *held([b])]
     with lab.transaction() as gate, lab.transaction() as heartbeat:
-        lab.sql.extend(gate, lab.group_id(), held([c]), 60_000_000, None)
+        lab.sql.extend(Borrowed(gate), lab.group_id(), held([c]), 60_000_000, None)
         crossing = lab.start_behind(
-            gate, lambda: lab.sql.extend(heartbeat, lab.group_id(), beat, 60_000_000, None)
+            gate,
+            lambda: lab.sql.extend(Borrowed(heartbeat), lab.group_id(), beat, 60_000_000, None),
         )
         settler = lab.start_behind(heartbeat, lambda: store.ack([b, a]))
         gate.rollback()

@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from queue_lib.stores.schema import build_tables
-from queue_lib.stores.sql.dialect import AppendRow, ClaimRow, Held
+from queue_lib.stores.sql.dialect import AppendRow, ClaimRow, Connection, Held
 from queue_lib.stores.sql.sqlite import SqliteDatabase, SqliteStatements
 
 TABLES = build_tables()
@@ -72,8 +72,8 @@ class Queue:
     def rows(self, text: str) -> list[tuple[Any, ...]]:
         """Run a query of the test's own; {q} is the prefix."""
 
-        def query(connection: sa.Connection) -> list[tuple[Any, ...]]:
-            return [tuple(row) for row in connection.exec_driver_sql(TABLES.qualify(text))]
+        def query(connection: Connection) -> list[tuple[Any, ...]]:
+            return list(connection.execute(TABLES.qualify(text)).fetchall())
 
         return self.database.read(query)
 

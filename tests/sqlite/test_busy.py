@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import sqlalchemy as sa
 
 from queue_lib.errors import QueueClosedError, StoreUnavailableError
 from queue_lib.options import StartFrom
+from queue_lib.stores.sql.dialect import Connection
 from queue_lib.stores.sql.open import open_sql_store
 from queue_lib.stores.sql.sqlite import SqliteDatabase
 from tests.sqlite.support import DEADLINE, NOW, TABLES, Queue, message, write_lock
@@ -19,11 +21,7 @@ from tests.sqlite.support import DEADLINE, NOW, TABLES, Queue, message, write_lo
 
 def test_a_write_waits_for_another_process(queue: Queue, url: sa.URL):
     begun = threading.Event()
-
-    @sa.event.listens_for(queue.database.engine, "before_cursor_execute")
-    def _begins(*_: object) -> None:
-        begun.set()
-
+    queue.database._writer._driver.set_trace_callback(lambda text: begun.set())
     with ThreadPoolExecutor(1) as pool:
         with write_lock(url):
             published = pool.submit(queue.append, message("a"))
@@ -47,7 +45,7 @@ def test_a_host_engine_brings_its_own_timeout(url: sa.URL):
     host = sa.create_engine(url, connect_args={"timeout": 0.1})
     database = SqliteDatabase(host, TABLES)
     begun = time.monotonic()
-    with write_lock(url), pytest.raises(sa.exc.OperationalError, match="locked"):
+    with write_lock(url), pytest.raises(sqlite3.OperationalError, match="locked"):
         database.write(lambda connection: None)
     assert 0.1 <= time.monotonic() - begun < 3  # the default is five seconds
     database.close()
@@ -58,7 +56,7 @@ def test_a_write_gives_up_waiting_for_a_thread_of_its_own_process(url: sa.URL):
     database = SqliteDatabase(url.update_query_dict({"timeout": "0.1"}), TABLES)
     begun, go = threading.Event(), threading.Event()
 
-    def work(_connection: sa.Connection) -> None:
+    def work(_connection: Connection) -> None:
         begun.set()
         assert go.wait(DEADLINE)
 
@@ -78,7 +76,7 @@ def test_two_queues_on_one_file_take_turns_in_the_process(url: sa.URL, tmp_path:
     second = SqliteDatabase(url.set(database=str(tmp_path / "link.db")), TABLES)
     inside, both = 0, 0
 
-    def work(_connection: sa.Connection) -> None:
+    def work(_connection: Connection) -> None:
         nonlocal inside, both
         inside += 1
         both = max(both, inside)
@@ -108,12 +106,12 @@ def test_without_wal_a_commit_is_repeated_until_the_reader_has_left(tmp_path: Pa
     runs = 0
     twice = threading.Event()
 
-    def work(connection: sa.Connection) -> None:
+    def work(connection: Connection) -> None:
         nonlocal runs
         runs += 1
         if runs == 2:
             twice.set()
-        connection.exec_driver_sql("insert into queue_topics (name) values ('orders')")
+        connection.execute("insert into queue_topics (name) values ('orders')")
 
     with ThreadPoolExecutor(1) as pool, host.connect() as reader:
         cursor = reader.exec_driver_sql(
@@ -133,7 +131,7 @@ def test_without_wal_a_commit_is_repeated_until_the_reader_has_left(tmp_path: Pa
 
 
 def test_a_failed_transaction_leaves_nothing_and_the_next_one_works(queue: Queue):
-    def fail(connection: sa.Connection) -> None:
+    def fail(connection: Connection) -> None:
         queue.sql.append(connection, [message("lost")], NOW)
         raise KeyboardInterrupt
 

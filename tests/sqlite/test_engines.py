@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import sqlite3
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,14 @@ from queue_lib.errors import SchemaError, StoreError, UnsupportedError
 from queue_lib.message import Message
 from queue_lib.options import StartFrom
 from queue_lib.stores.schema import build_tables
+from queue_lib.stores.sql.dialect import Connection
 from queue_lib.stores.sql.open import open_sql_store
 from queue_lib.stores.sql.sqlite import SqliteDatabase, SqliteStatements
 from tests.sqlite.support import NOW, TABLES, Queue, message, open_files, write_lock
 
 
-def pragma(connection: sa.Connection, name: str) -> Any:
-    return connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+def pragma(connection: Connection, name: str) -> Any:
+    return connection.execute(f"PRAGMA {name}").fetchone()[0]
 
 
 def test_publishes_are_synced_and_the_rest_is_not(database: SqliteDatabase):
@@ -50,7 +52,7 @@ def test_a_host_engine_stays_as_it_was(url: sa.URL):
             assert theirs.exec_driver_sql("select count(*) from queue_topics").scalar() == 1
         driver: Any = theirs.connection.driver_connection
         assert driver.isolation_level == ""
-        assert pragma(theirs, "busy_timeout") == 1000
+        assert pragma(driver, "busy_timeout") == 1000
         theirs.exec_driver_sql("delete from queue_topics")
         theirs.rollback()
     database.close()
@@ -73,7 +75,7 @@ def test_any_way_of_making_transactions_will_do(url: sa.URL, arguments: dict[str
     database = SqliteDatabase(host, TABLES)
     queue = Queue(database)
 
-    def fail(connection: sa.Connection) -> None:
+    def fail(connection: Connection) -> None:
         queue.sql.append(connection, [message("lost")], NOW)
         raise LookupError
 
@@ -150,8 +152,8 @@ def test_missing_tables_and_columns_are_a_schema_error(url: sa.URL, damage: str)
 
 
 def test_a_fault_of_ours_is_no_schema_error(database: SqliteDatabase):
-    with pytest.raises(sa.exc.OperationalError) as raised:
-        database.read(lambda connection: connection.exec_driver_sql("select nonsense"))
+    with pytest.raises(sqlite3.OperationalError) as raised:
+        database.read(lambda connection: connection.execute("select nonsense"))
     assert database.classify(raised.value) is StoreError
 
 

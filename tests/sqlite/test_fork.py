@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from queue_lib.stores.sql.dialect import Connection
 from queue_lib.stores.sql.sqlite import SqliteDatabase
 from tests.sqlite.support import DEADLINE, TABLES, Queue, message, open_files, write_lock
 
@@ -68,9 +70,9 @@ def test_the_child_sees_the_locks_of_the_parent(url: sa.URL):
 
     def work() -> str:
         os.read(waiting, 1)
-        with pytest.raises(sa.exc.OperationalError) as raised:
+        with pytest.raises(sqlite3.OperationalError) as raised:
             impatient.write(lambda connection: None)
-        return str(raised.value.orig)
+        return str(raised.value)
 
     result = forked(work, impatient)
     with write_lock(url):
@@ -100,7 +102,7 @@ def test_a_fork_waits_for_what_is_under_way_and_holds_up_the_rest(queue: Queue, 
     transact = getattr(queue.database, kind)
     begun, go, forking, forked = (threading.Event() for _ in range(4))
 
-    def work(_connection: sa.Connection) -> None:
+    def work(_connection: Connection) -> None:
         begun.set()
         assert go.wait(DEADLINE)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 import pytest
 import sqlalchemy as sa
 
+from queue_lib.stores.sql.dialect import Connection
 from queue_lib.stores.sql.sqlite import SqliteDatabase, leader
 from tests.sqlite.support import DEADLINE, NOW, TABLES, Queue, message, until, write_lock
 
@@ -26,9 +28,12 @@ def held(database: SqliteDatabase, pool: ThreadPoolExecutor) -> Iterator[list[st
     """Hold a leader in its transaction until the end of the block; collect the transactions."""
     begun, go = threading.Event(), threading.Event()
     begins: list[str] = []
-    sa.event.listen(database.engine, "begin", lambda _: begins.append("begin"))
+    database.write_durably(lambda connection: None)  # so that it has a connection
+    database._writer._driver.set_trace_callback(
+        lambda text: begins.append(text) if text == "BEGIN IMMEDIATE" else None
+    )
 
-    def work(_connection: sa.Connection) -> None:
+    def work(_connection: Connection) -> None:
         begun.set()
         assert go.wait(DEADLINE)
 
@@ -56,7 +61,7 @@ def test_those_who_come_meanwhile_share_the_next_commit(queue: Queue, pool: Thre
 
 
 def test_each_gets_its_own_result_and_its_own_error(queue: Queue, pool: ThreadPoolExecutor):
-    def work(connection: sa.Connection, number: int) -> int:
+    def work(connection: Connection, number: int) -> int:
         queue.sql.append(connection, [message(f"m{number}")], NOW)
         if number % 2:
             raise LookupError(number)
@@ -72,8 +77,8 @@ def test_each_gets_its_own_result_and_its_own_error(queue: Queue, pool: ThreadPo
 
 
 def test_a_transaction_that_is_lost_is_lost_for_all(queue: Queue, pool: ThreadPoolExecutor):
-    def end_it(connection: sa.Connection) -> None:
-        connection.exec_driver_sql("rollback")  # as SQLite does when the disk is full
+    def end_it(connection: Connection) -> None:
+        connection.execute("rollback")  # as SQLite does when the disk is full
         raise LookupError
 
     with held(queue.database, pool):
@@ -97,7 +102,7 @@ def test_a_lock_that_stays_taken_is_told_to_all(
             for n in range(4)
         ]
         for future in futures:
-            with pytest.raises(sa.exc.OperationalError, match="locked"):
+            with pytest.raises(sqlite3.OperationalError, match="locked"):
                 future.result(DEADLINE)
     impatient.write_durably(queue.sql.append, [message("a")], NOW)
     impatient.close()
@@ -161,7 +166,7 @@ def test_who_is_interrupted_when_it_is_to_lead_passes_that_on(
 def test_who_is_interrupted_in_the_middle_says_so_to_the_others(
     queue: Queue, pool: ThreadPoolExecutor
 ):
-    def interrupt(_connection: sa.Connection) -> None:
+    def interrupt(_connection: Connection) -> None:
         raise KeyboardInterrupt
 
     with held(queue.database, pool):

@@ -61,7 +61,7 @@ def test_it_outlives_every_connection_but_is_its_owners_alone(queue: Queue):
     queue.database.after_fork(child=False)
     assert queue.claimed() == ["a"]
     other = SqliteDatabase(sa.make_url("sqlite://"), TABLES)
-    with pytest.raises(sa.exc.OperationalError, match="no such table"):
+    with pytest.raises(sqlite3.OperationalError, match="no such table"):
         Queue(other)
     other.close()
 

@@ -223,9 +223,7 @@ def test_requeue_and_extend_keep_what_they_are_not_told_to_change(queue: Queue):
 def test_a_delivery_whose_message_is_gone_does_not_stop_the_others(queue: Queue):
     queue.append(message("a"), message("lost", key="k"), message("c"))
     queue.database.write(
-        lambda connection: connection.exec_driver_sql(
-            "delete from queue_messages where id = 'lost'"
-        ).close()
+        lambda connection: connection.execute("delete from queue_messages where id = 'lost'")
     )
     rows, _ = queue.claim()
     assert [(row.id, row.payload, row.deliver_at) for row in rows] == [

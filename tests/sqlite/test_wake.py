@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from queue_lib.errors import QueueClosedError, UnsupportedError
+from queue_lib.stores.sql.dialect import Connection
 from queue_lib.stores.sql.sqlite import SqliteDatabase
 from tests.sqlite.support import DEADLINE, TABLES, Queue, message, write_lock
 
@@ -69,7 +70,7 @@ def test_a_rollback_does_not_wake(queue: Queue, url: sa.URL):
 
 
 def test_looking_never_waits_for_a_writer(queue: Queue):
-    def work(_connection: sa.Connection) -> bool:
+    def work(_connection: Connection) -> bool:
         found: list[bool] = []
         looker = threading.Thread(
             target=lambda: found.append(queue.database._writer.others_committed())

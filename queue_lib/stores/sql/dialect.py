@@ -12,14 +12,70 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
-from sqlalchemy import URL, Connection, Engine
+import sqlalchemy as sa
 
-__all__ = ["AppendRow", "ClaimRow", "Database", "Held", "StateCounts", "Statements"]
+__all__ = [
+    "AppendRow",
+    "Borrowed",
+    "ClaimRow",
+    "Connection",
+    "Database",
+    "Held",
+    "Rows",
+    "StateCounts",
+    "Statements",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Rows(Protocol):
+    """What a statement found: a driver's cursor, or SQLAlchemy's."""
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows were changed."""
+        ...
+
+    def fetchone(self) -> Any:
+        """Return the next row, `None` at the end."""
+        ...
+
+    def fetchall(self) -> Sequence[Any]:
+        """Return the rows that are left."""
+        ...
+
+
+class Connection(Protocol):
+    """What statements run on.
+
+    Ours are the driver's own connections: what SQLAlchemy does for each execution takes as long
+    as half of a commit. A caller's is `Borrowed`, so that hooks of its engine see our statements.
+    """
+
+    def execute(self, statement: str, parameters: Any = ..., /) -> Rows:
+        """Run one statement; the parameters are in the driver's style."""
+        ...
+
+    def executemany(self, statement: str, parameters: Sequence[Any], /) -> Rows:
+        """Run one statement for each of several sets of parameters."""
+        ...
+
+
+class Borrowed:
+    """A caller's connection, inside the caller's transaction."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+
+    def execute(self, statement: str, parameters: Any = (), /) -> Rows:
+        """See `Connection.execute`."""
+        return self._connection.exec_driver_sql(statement, parameters)
+
+    executemany = execute
 
 
 class AppendRow(NamedTuple):
@@ -217,7 +273,7 @@ class Database(Protocol):
         """Run `work`, which only reads. Never waits for a writer."""
         ...
 
-    def borrow(self, connection: Connection) -> Connection:
+    def borrow(self, connection: sa.Connection) -> Connection:
         """Check a caller's connection and make it ready to be written through.
 
         Raises:
@@ -253,7 +309,12 @@ class Database(Protocol):
         ...
 
     @property
-    def migration_target(self) -> Engine | URL:
+    def driver_error(self) -> type[Exception]:
+        """The base of what the driver raises, where SQLAlchemy does not wrap it."""
+        ...
+
+    @property
+    def migration_target(self) -> sa.Engine | sa.URL:
         """What the migrations run on: the host's engine or URL, our own engine if in memory."""
         ...
 

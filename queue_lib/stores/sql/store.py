@@ -36,7 +36,14 @@ from queue_lib.stores.base import (
     PurgePolicy,
     Stats,
 )
-from queue_lib.stores.sql.dialect import AppendRow, ClaimRow, Database, Held, Statements
+from queue_lib.stores.sql.dialect import (
+    AppendRow,
+    ClaimRow,
+    Connection,
+    Database,
+    Held,
+    Statements,
+)
 
 __all__ = ["SqlStore", "StoreClock"]
 
@@ -222,7 +229,7 @@ class SqlStore:
     def _run(
         self,
         transaction: Callable[..., T],
-        work: Callable[Concatenate[sa.Connection, P], T],
+        work: Callable[Concatenate[Connection, P], T],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
@@ -248,7 +255,7 @@ class _Translated:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is None or isinstance(error, QueueError) or not isinstance(error, Exception):
             return
-        if not isinstance(error, sa.exc.SQLAlchemyError | OSError):
+        if not isinstance(error, sa.exc.SQLAlchemyError | OSError | self._database.driver_error):
             return
         meaning = self._database.classify(error)
         # The driver's own text: SQLAlchemy's adds the statement and its parameters.

@@ -19,6 +19,7 @@ import sqlalchemy as sa
 
 from queue_lib.errors import SchemaError, StoreError, StoreUnavailableError, UnsupportedError
 from queue_lib.stores.schema import Tables
+from queue_lib.stores.sql.dialect import Borrowed, Connection, Rows
 from queue_lib.stores.sql.postgres.listen import (
     ANY,
     CHANNEL,
@@ -55,8 +56,11 @@ class PostgresDatabase:
         listen_url: sa.URL | str | None = None,
     ) -> None:
         self.migration_target = target
-        self._engine = own_engine(target)
-        self._listen_url = None if listen_url is None else sa.make_url(listen_url)
+        self._source = own_engine(target)
+        self._listen_source = (
+            self._source if listen_url is None else own_engine(sa.make_url(listen_url))
+        )
+        self._isolates = False  # whether the server's default is stricter than what we need
         self._tables = tables
         self._wake = wake
         self._start_afresh()
@@ -64,30 +68,67 @@ class PostgresDatabase:
     def _start_afresh(self) -> None:
         self.instance = secrets.token_hex(4) if self._wake else ""
         """Signs the wake-ups of this process; empty: there are none."""
+        # The connection that came back last goes out first: a publisher that went round all of
+        # them would find each time a server process whose caches are cold.
+        self._pool = sa.QueuePool(
+            lambda: cast(Any, _connect(self._source)), use_lifo=True, reset_on_return=None
+        )
+        self._generation = 0
         self._notifier = Notifier(self._notify)
 
     def write(
         self,
-        work: Callable[Concatenate[sa.Connection, P], T],
+        work: Callable[Concatenate[Connection, P], T],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
         try:
-            with self._engine.begin() as connection:
-                return work(connection, *args, **kwargs)
-        except sa.exc.DBAPIError as error:
-            if _sqlstate(error) != _TOO_STRICT:
+            return self._attempt(work, *args, **kwargs)
+        except psycopg.Error as error:
+            if error.sqlstate != _TOO_STRICT:
                 raise
-        # The server's default is stricter. Setting the level costs two round trips a call, so it
-        # is done only where it is needed, from now on.
-        self._engine = self._engine.execution_options(isolation_level="READ COMMITTED")
-        with self._engine.begin() as connection:
-            return work(connection, *args, **kwargs)
+        # Setting the level costs two round trips a call, so it is done only where it is needed,
+        # from now on.
+        self._isolates = True
+        return self._attempt(work, *args, **kwargs)
+
+    def _attempt(
+        self,
+        work: Callable[Concatenate[Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        pooled = self._check_out()
+        driver: Any = pooled.driver_connection
+        try:
+            with driver.transaction() if self._isolates else contextlib.nullcontext():
+                return work(driver, *args, **kwargs)
+        except BaseException as error:
+            if not isinstance(error, Exception):  # Ctrl-C: the answer may still be under way
+                pooled.invalidate()
+            elif driver.closed or _sqlstate(error) in _FAILED_OVER:
+                # What is in the pool leads to the same server, or to none.
+                self._generation += 1
+                pooled.invalidate()
+            raise
+        finally:
+            pooled.close()
+
+    def _check_out(self) -> sa.PoolProxiedConnection:
+        while True:
+            generation = self._generation  # before: at worst a new connection counts as an old one
+            pooled = self._pool.connect()
+            if pooled.info.setdefault("generation", generation) == generation:
+                return pooled
+            pooled.invalidate()
+            pooled.close()
 
     write_durably = write  # synchronous_commit is left as it is
     read = write
 
-    def borrow(self, connection: sa.Connection) -> sa.Connection:
+    driver_error = psycopg.Error
+
+    def borrow(self, connection: sa.Connection) -> Connection:
         dialect = connection.dialect
         if dialect.name != "postgresql" or dialect.driver not in ("psycopg", "psycopg2"):
             raise UnsupportedError(
@@ -99,7 +140,9 @@ class PostgresDatabase:
             raise UnsupportedError(
                 "the connection is on autocommit: there is no transaction to publish in"
             )
-        return connection
+        return (
+            Borrowed(connection) if dialect.driver == "psycopg" else _BorrowedPsycopg2(connection)
+        )
 
     def classify(self, error: BaseException) -> type[Exception]:
         return classify(error)
@@ -118,7 +161,7 @@ class PostgresDatabase:
             "SELECT pg_notify(%s, p), set_config('synchronous_commit', 'off', true)"
             " FROM unnest(%s::text[]) AS p"
         )
-        self.write(sa.Connection.exec_driver_sql, notify, (CHANNEL, payloads))
+        self.write(lambda connection: connection.execute(notify, (CHANNEL, payloads)))
 
     def listen(self, wake: Callable[[str], None], stop: threading.Event) -> None:
         if not self._wake:
@@ -132,20 +175,12 @@ class PostgresDatabase:
 
         here = self._tables.qualify("{q}")
         try:
-            with contextlib.closing(self._listening_connection()) as connection:
+            with contextlib.closing(_connect(self._listen_source)) as connection:
                 connection.execute(f"LISTEN {CHANNEL}")
                 wake("")  # for what was published while nobody listened
                 follow(connection, heard, stop)
         except psycopg.Error as error:
             raise StoreUnavailableError(f"cannot listen: {str(error).strip()}") from error
-
-    def _listening_connection(self) -> psycopg.Connection[Any]:
-        """Connect beside the pool: a listener keeps its connection for good."""
-        engine = self._engine if self._listen_url is None else own_engine(self._listen_url)
-        pooled = engine.raw_connection()
-        connection = cast("psycopg.Connection[Any]", pooled.driver_connection)
-        pooled.detach()
-        return connection
 
     def before_fork(self) -> None:
         self._notifier.freeze()
@@ -154,12 +189,11 @@ class PostgresDatabase:
         if not child:
             self._notifier.thaw()
             return
-        self._engine.dispose(close=False)  # the sockets are the parent's
-        self._start_afresh()
+        self._start_afresh()  # the sockets of the old pool are the parent's
 
     def close(self) -> None:
         self._notifier.close()
-        self._engine.dispose()
+        self._pool.dispose()
 
 
 def classify(error: BaseException) -> type[Exception]:
@@ -171,9 +205,25 @@ def classify(error: BaseException) -> type[Exception]:
         return StoreUnavailableError if state.startswith(_PASSING) else StoreError
     # Not an answer of the server: it is out of reach, went away, or no connection came free.
     passing = getattr(error, "connection_invalidated", False) or isinstance(
-        error, sa.exc.OperationalError | sa.exc.TimeoutError | OSError
+        error,
+        psycopg.OperationalError | sa.exc.OperationalError | sa.exc.TimeoutError | OSError,
     )
     return StoreUnavailableError if passing else StoreError
+
+
+def _connect(engine: sa.Engine) -> psycopg.Connection[Any]:
+    """Connect as an engine does, past its pool."""
+    pooled = engine.raw_connection()
+    driver = cast("psycopg.Connection[Any]", pooled.driver_connection)
+    pooled.detach()
+    # Of the transactions that we do open. (After the hooks: SQLAlchemy's own resets it.)
+    driver.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+    return driver
+
+
+class _BorrowedPsycopg2(Borrowed):
+    def execute(self, statement: str, parameters: Any = (), /) -> Rows:
+        return super().execute(statement.replace("%b", "%s"), parameters)
 
 
 def own_engine(target: sa.Engine | sa.URL) -> sa.Engine:
@@ -218,5 +268,5 @@ def _renew_pool(context: sa.engine.ExceptionContext) -> None:
 
 
 def _sqlstate(error: BaseException) -> str | None:
-    origin = getattr(error, "orig", None)
+    origin = getattr(error, "orig", None) or error
     return getattr(origin, "sqlstate", None) or getattr(origin, "pgcode", None)

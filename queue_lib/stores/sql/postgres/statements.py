@@ -10,11 +10,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import sqlalchemy as sa
-
 from queue_lib.errors import UnsupportedError
 from queue_lib.stores.schema import Tables
-from queue_lib.stores.sql.dialect import AppendRow, ClaimRow, Held, StateCounts
+from queue_lib.stores.sql.dialect import (
+    AppendRow,
+    ClaimRow,
+    Connection,
+    Held,
+    Rows,
+    StateCounts,
+)
 from queue_lib.stores.sql.postgres.functions import FUNCTIONS
 from queue_lib.stores.sql.postgres.listen import IN_TRANSACTION, sign
 
@@ -52,18 +57,18 @@ class PostgresStatements:
         self._in_transaction = sign(tables, IN_TRANSACTION)
         self._functions = [tables.qualify(f"{{q}}{name}") for name in FUNCTIONS]
 
-    def find_group(self, connection: sa.Connection, topic: str, group: str) -> int | None:
-        found: int | None = self._scalar(connection, _FIND_GROUP, topic, group)
-        return found
+    def find_group(self, connection: Connection, topic: str, group: str) -> int | None:
+        row = self._execute(connection, _FIND_GROUP, topic, group).fetchone()
+        return None if row is None else row[0]
 
     def ensure_group(
-        self, connection: sa.Connection, topic: str, group: str, earliest: bool, now: int | None
+        self, connection: Connection, topic: str, group: str, earliest: bool, now: int | None
     ) -> None:
         self._scalar(connection, _ENSURE_GROUP, topic, group, earliest, now)
 
     def append(
         self,
-        connection: sa.Connection,
+        connection: Connection,
         rows: Sequence[AppendRow],
         now: int | None,
         *,
@@ -83,7 +88,7 @@ class PostgresStatements:
 
     def _append_batches(
         self,
-        connection: sa.Connection,
+        connection: Connection,
         rows: Sequence[AppendRow],
         signature: str | None,
         now: int | None,
@@ -102,7 +107,7 @@ class PostgresStatements:
 
     def _append(
         self,
-        connection: sa.Connection,
+        connection: Connection,
         rows: Sequence[AppendRow],
         signature: str | None,
         now: int | None,
@@ -117,13 +122,13 @@ class PostgresStatements:
         return stored
 
     def peek(
-        self, connection: sa.Connection, group_id: int, now: int | None
+        self, connection: Connection, group_id: int, now: int | None
     ) -> tuple[bool, int | None]:
         return True, None
 
     def claim(
         self,
-        connection: sa.Connection,
+        connection: Connection,
         group_id: int,
         limit: int,
         lease: int,
@@ -131,14 +136,14 @@ class PostgresStatements:
         now: int | None,
     ) -> tuple[list[ClaimRow], int | None]:
         found = self._execute(connection, _CLAIM, group_id, limit, lease, max_in_flight, now)
-        rows = [ClaimRow._make(row) for row in found]
+        rows = [ClaimRow._make(row) for row in found.fetchall()]
         if rows and rows[-1].seq is None:  # not a delivery: when to look again
             return rows[:-1], rows[-1].deliver_at
         return rows, None
 
     def settle(
         self,
-        connection: sa.Connection,
+        connection: Connection,
         group_id: int,
         claims: Sequence[Held],
         error: str | None,
@@ -151,7 +156,7 @@ class PostgresStatements:
 
     def requeue(
         self,
-        connection: sa.Connection,
+        connection: Connection,
         group_id: int,
         claims: Sequence[Held],
         backoff: int,
@@ -164,7 +169,7 @@ class PostgresStatements:
 
     def extend(
         self,
-        connection: sa.Connection,
+        connection: Connection,
         group_id: int,
         claims: Sequence[Held],
         lease: int,
@@ -174,14 +179,14 @@ class PostgresStatements:
         return self._held(connection, _EXTEND, group_id, seqs, tokens, lease, now)
 
     def purge_dead(
-        self, connection: sa.Connection, retention: int, batch: int, now: int | None
+        self, connection: Connection, retention: int, batch: int, now: int | None
     ) -> int:
         gone: int = self._scalar(connection, _PURGE_DEAD, retention, batch, now)
         return gone
 
     def purge_messages(
         self,
-        connection: sa.Connection,
+        connection: Connection,
         retention: int,
         dead_retention: int,
         batch: int,
@@ -190,31 +195,27 @@ class PostgresStatements:
         gone: int = self._scalar(connection, _PURGE_MESSAGES, retention, dead_retention, batch, now)
         return gone
 
-    def count(self, connection: sa.Connection, group_id: int, now: int | None) -> StateCounts:
-        return StateCounts._make(self._execute(connection, _COUNT, group_id, now).one())
+    def count(self, connection: Connection, group_id: int, now: int | None) -> StateCounts:
+        return StateCounts._make(self._execute(connection, _COUNT, group_id, now).fetchone())
 
-    def check(self, connection: sa.Connection) -> None:
-        self._execute(connection, _CHECK, self._functions).close()
+    def check(self, connection: Connection) -> None:
+        self._execute(connection, _CHECK, self._functions)
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _execute(
-        self, connection: sa.Connection, text: str, *parameters: Any
-    ) -> sa.CursorResult[Any]:
-        if connection.dialect.driver != "psycopg":
-            text = text.replace("%b", "%s")
-        return connection.exec_driver_sql(self._qualify(text), parameters)
+    def _execute(self, connection: Connection, text: str, *parameters: Any) -> Rows:
+        return connection.execute(self._qualify(text), parameters)
 
-    def _scalar(self, connection: sa.Connection, text: str, *parameters: Any) -> Any:
-        return self._execute(connection, text, *parameters).scalar()
+    def _scalar(self, connection: Connection, text: str, *parameters: Any) -> Any:
+        return self._execute(connection, text, *parameters).fetchone()[0]
 
-    def _held(self, connection: sa.Connection, text: str, *parameters: Any) -> set[int]:
+    def _held(self, connection: Connection, text: str, *parameters: Any) -> set[int]:
         return set(self._scalar(connection, text, *parameters))
 
 
-def _transaction(connection: sa.Connection) -> AbstractContextManager[Any]:
+def _transaction(connection: Connection) -> AbstractContextManager[Any]:
     """Open a transaction on a connection of our own, which is on autocommit."""
-    driver: Any = connection.connection.driver_connection
+    driver: Any = connection
     context: AbstractContextManager[Any] = driver.transaction()
     return context
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import uuid4
 
@@ -19,6 +19,7 @@ from queue_lib.errors import (
     UnsupportedError,
 )
 from queue_lib.stores.schema import Tables
+from queue_lib.stores.sql.dialect import Borrowed, Connection
 from queue_lib.stores.sql.sqlite.engines import is_busy, own_engine, unshared
 from queue_lib.stores.sql.sqlite.leader import Leader
 from queue_lib.stores.sql.sqlite.statements import render
@@ -29,6 +30,7 @@ __all__ = ["SqliteDatabase"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_COLUMNS = "PRAGMA table_info({})"
 _LOOK_SECONDS = 0.05  # between two looks for the commits of others, 3 µs each
 
 _HINTS = {
@@ -54,6 +56,7 @@ class SqliteDatabase:
         self._lock_sql = render(tables)["lock"]
         self._instance = uuid4().hex
         self._writer = Writer(target)
+        self.driver_error = self._writer.driver_error
         self._reader = own_engine(target)
         # An in-memory database lasts as long as a connection to it is open.
         self._anchor = self._reader.raw_connection() if self._in_memory else None
@@ -84,7 +87,7 @@ class SqliteDatabase:
 
     def write(
         self,
-        work: Callable[Concatenate[sa.Connection, P], T],
+        work: Callable[Concatenate[Connection, P], T],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
@@ -95,7 +98,7 @@ class SqliteDatabase:
 
     def write_durably(
         self,
-        work: Callable[Concatenate[sa.Connection, P], T],
+        work: Callable[Concatenate[Connection, P], T],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
@@ -105,12 +108,17 @@ class SqliteDatabase:
 
     def read(
         self,
-        work: Callable[Concatenate[sa.Connection, P], T],
+        work: Callable[Concatenate[Connection, P], T],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        with self._clear_errors(), self._reading(), self._reader.connect() as connection:
-            return work(connection, *args, **kwargs)
+        with (
+            self._clear_errors(),
+            self._reading(),
+            closing(self._reader.raw_connection()) as pooled,
+        ):
+            driver: Any = pooled.driver_connection
+            return work(driver, *args, **kwargs)
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -126,7 +134,7 @@ class SqliteDatabase:
                 if not self._reads:
                     self._idle.notify_all()
 
-    def borrow(self, connection: sa.Connection) -> sa.Connection:
+    def borrow(self, connection: sa.Connection) -> Connection:
         """See `Database.borrow`. Takes the write lock, for the rest of the caller's transaction."""
         if connection.dialect.name != "sqlite":
             raise UnsupportedError(
@@ -153,7 +161,7 @@ class SqliteDatabase:
                     "back and run all of it again; no other retry can help"
                 ) from error
             raise
-        return connection
+        return Borrowed(connection)
 
     # -- errors ----------------------------------------------------------------------------
 
@@ -166,24 +174,24 @@ class SqliteDatabase:
         return StoreError
 
     def _has_tables(self) -> bool:
-        with self._reading(), self._reader.connect() as connection:
+        def have(connection: Connection) -> bool:
             return all(
                 {column.name for column in table.columns}
-                <= {
-                    row[1] for row in connection.exec_driver_sql(f"PRAGMA table_info({table.name})")
-                }
+                <= {row[1] for row in connection.execute(_COLUMNS.format(table.name)).fetchall()}
                 for table in self._tables.metadata.sorted_tables
             )
+
+        return self.read(have)
 
     @contextmanager
     def _clear_errors(self) -> Iterator[None]:
         try:
             yield
-        except sa.exc.DBAPIError as error:
+        except self.driver_error as error:
             hint = _HINTS.get(_primary_code(error))
             if hint is None:
                 raise
-            raise StoreError(f"{error.orig}: {self._writer.engine.url.database}: {hint}") from error
+            raise StoreError(f"{error}: {self._writer.engine.url.database}: {hint}") from error
 
     # -- other processes -------------------------------------------------------------------
 

@@ -89,14 +89,14 @@ def own_engine(
     return engine
 
 
-def begin_immediate(connection: sa.Connection, patience: float) -> None:
-    """Take the write lock, trying for `patience` seconds."""
+def begin_immediate(execute: Callable[[str], object], patience: float) -> None:
+    """Take the write lock of a connection, trying for `patience` seconds."""
     give_up = time.monotonic() + patience
     longest = _SHORTEST_PAUSE * 10
     while True:
         try:
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-        except sa.exc.OperationalError as error:
+            execute("BEGIN IMMEDIATE")
+        except Exception as error:
             if not is_busy(error) or time.monotonic() >= give_up:
                 raise
         else:

@@ -12,14 +12,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import sqlalchemy as sa
-
 from queue_lib.errors import StoreUnavailableError
+from queue_lib.stores.sql.dialect import Connection
 from queue_lib.stores.sql.sqlite.statements import all_or_nothing
 
 __all__ = ["Leader"]
 
-Work = Callable[[sa.Connection], Any]
+Work = Callable[[Connection], Any]
 
 
 class _Request:
@@ -36,14 +35,14 @@ class _Request:
         self.result: Any = None
         self.error: BaseException | None = None
 
-    def attempt(self, connection: sa.Connection) -> None:
+    def attempt(self, connection: Connection) -> None:
         """Do the work so that its failure is its own."""
         self.error = None
         try:
             with all_or_nothing(connection):
                 self.result = self.work(connection)
         except Exception as error:
-            driver: Any = connection.connection.driver_connection
+            driver: Any = connection
             if not driver.in_transaction:  # a full disk ends it, and undoes what others did
                 raise
             self.error = error
@@ -109,7 +108,7 @@ class Leader:
         for request in batch:
             request.turn.release()
 
-    def _do(self, batch: list[_Request], connection: sa.Connection) -> None:
+    def _do(self, batch: list[_Request], connection: Connection) -> None:
         batch += self._take()
         if len(batch) == 1:
             batch[0].result = batch[0].work(connection)

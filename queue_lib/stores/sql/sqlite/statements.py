@@ -1,7 +1,7 @@
 """Run the statements of `statements.sql`, in the order in which each operation needs them.
 
-The texts go to the driver as they are (`exec_driver_sql`): nothing is compiled on the way, and
-what is reviewed is what runs.
+The texts go to the driver as they are: nothing is compiled on the way, and what is reviewed is
+what runs.
 """
 
 from __future__ import annotations
@@ -11,11 +11,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
-import sqlalchemy as sa
-
 from queue_lib.stores.schema import Tables
 from queue_lib.stores.sql import sqlfile
-from queue_lib.stores.sql.dialect import AppendRow, ClaimRow, Held, StateCounts
+from queue_lib.stores.sql.dialect import (
+    AppendRow,
+    ClaimRow,
+    Connection,
+    Held,
+    Rows,
+    StateCounts,
+)
 
 __all__ = ["SqliteStatements", "all_or_nothing", "render"]
 
@@ -51,7 +56,7 @@ class SqliteStatements:
 
     def append(
         self,
-        connection: sa.Connection,
+        connection: Connection,
         rows: Sequence[AppendRow],
         now: int | None,
         *,
@@ -61,38 +66,38 @@ class SqliteStatements:
         # this is may catch an error and commit all the same.
         with nullcontext() if wake is None else all_or_nothing(connection):
             names = dict.fromkeys(row.topic for row in rows)
-            topics = {name: self._topic(connection, name) for name in names}
-            last, stored_at = self._run(connection, "last_message", now=now).one()
-            values = [_values(row, *topics[row.topic], stored_at) for row in rows]
-            connection.exec_driver_sql(self._sql["add_message"], values)
-            if any(is_consumed for _, is_consumed in topics.values()):
+            topics = {name: self._topic(connection, name, now) for name in names}
+            _, _, last, stored_at = topics[rows[0].topic]
+            values = [_values(row, topics[row.topic], stored_at) for row in rows]
+            connection.executemany(self._sql["add_message"], values)
+            if any(is_consumed for _, is_consumed, _, _ in topics.values()):
                 self._run(connection, "fan_out", after=last, group=0, now=stored_at)
 
     # -- consume ---------------------------------------------------------------------------
 
-    def find_group(self, connection: sa.Connection, topic: str, group: str) -> int | None:
-        row = self._run(connection, "find_group", topic=topic, group=group).one_or_none()
+    def find_group(self, connection: Connection, topic: str, group: str) -> int | None:
+        row = self._one(connection, "find_group", topic=topic, group=group)
         return None if row is None else row[0]
 
     def ensure_group(
-        self, connection: sa.Connection, topic: str, group: str, earliest: bool, now: int | None
+        self, connection: Connection, topic: str, group: str, earliest: bool, now: int | None
     ) -> None:
-        topic_id, _ = self._topic(connection, topic)
-        new = self._run(connection, "add_group", topic=topic_id, group=group, now=now).one_or_none()
+        topic_id = self._topic(connection, topic, now)[0]
+        new = self._one(connection, "add_group", topic=topic_id, group=group, now=now)
         if new is not None and earliest:
             group_id, created_at = new
             self._run(connection, "fan_out", after=0, group=group_id, now=created_at)
             self._run(connection, "mark_taken", topic=topic_id)
 
     def peek(
-        self, connection: sa.Connection, group_id: int, now: int | None
+        self, connection: Connection, group_id: int, now: int | None
     ) -> tuple[bool, int | None]:
-        ready, timer, lease = self._run(connection, "peek", group=group_id, now=now).one()
+        ready, timer, lease = self._one(connection, "peek", group=group_id, now=now)
         return bool(ready) or _has_ended(timer, 0) or _has_ended(lease, -1), timer
 
     def claim(
         self,
-        connection: sa.Connection,
+        connection: Connection,
         group_id: int,
         limit: int,
         lease: int,
@@ -100,7 +105,7 @@ class SqliteStatements:
         now: int | None,
     ) -> tuple[list[ClaimRow], int | None]:
         group = {"group": group_id, "now": now}
-        ready, timer, lease_end = self._run(connection, "peek", **group).one()
+        ready, timer, lease_end = self._one(connection, "peek", **group)
         timers, leases = _has_ended(timer, 0), _has_ended(lease_end, -1)
         if timers:
             self._run(connection, "end_timers", slice=max(limit, _SLICE), **group)
@@ -108,22 +113,22 @@ class SqliteStatements:
             self._run(connection, "end_leases", slice=max(limit, _SLICE), **group)
         room = limit
         if max_in_flight > 0:
-            live = self._run(connection, "live_leases", **group).scalar_one()
+            (live,) = self._column(connection, "live_leases", **group)
             room = min(limit, max_in_flight - live)
         rows: list[ClaimRow] = []
         if room > 0 and (ready or timers or leases):
-            seqs = self._run(connection, "claim", limit=room, lease=lease, **group).scalars().all()
-            found = self._run(connection, "claimed", group=group_id, seqs=json.dumps(seqs))
+            seqs = self._column(connection, "claim", limit=room, lease=lease, **group)
+            found = self._rows(connection, "claimed", group=group_id, seqs=json.dumps(seqs))
             rows = sorted(map(ClaimRow._make, found), key=lambda row: (row.priority, row.seq))
         if len(rows) == limit:
             return rows, None
         if timers:
-            timer = self._run(connection, "peek", **group).one()[1]
+            timer = self._one(connection, "peek", **group)[1]
         return rows, timer
 
     def settle(
         self,
-        connection: sa.Connection,
+        connection: Connection,
         group_id: int,
         claims: Sequence[Held],
         error: str | None,
@@ -131,9 +136,9 @@ class SqliteStatements:
     ) -> set[int]:
         held = {"group": group_id, "claims": _by_token(claims), "now": now}
         if error is None:
-            gone = self._run(connection, "ack", **held).all()
+            gone = self._rows(connection, "ack", **held)
         else:
-            gone = self._run(connection, "kill", error=error, **held).all()
+            gone = self._rows(connection, "kill", error=error, **held)
         if lanes := {key for _, key in gone if key is not None}:
             texts = json.dumps(list(lanes), ensure_ascii=False)
             self._run(connection, "promote", group=group_id, lanes=texts, now=now)
@@ -141,7 +146,7 @@ class SqliteStatements:
 
     def requeue(
         self,
-        connection: sa.Connection,
+        connection: Connection,
         group_id: int,
         claims: Sequence[Held],
         backoff: int,
@@ -151,23 +156,23 @@ class SqliteStatements:
     ) -> set[int]:
         held = {"group": group_id, "claims": _by_token(claims), "now": now}
         change = {"backoff": backoff, "error": error, "spend": spend}
-        return set(self._run(connection, "requeue", **held, **change).scalars())
+        return set(self._column(connection, "requeue", **held, **change))
 
     def extend(
         self,
-        connection: sa.Connection,
+        connection: Connection,
         group_id: int,
         claims: Sequence[Held],
         lease: int,
         now: int | None,
     ) -> set[int]:
         held = {"group": group_id, "claims": _by_token(claims), "now": now}
-        return set(self._run(connection, "extend", lease=lease, **held).scalars())
+        return set(self._column(connection, "extend", lease=lease, **held))
 
     # -- upkeep ----------------------------------------------------------------------------
 
     def purge_dead(
-        self, connection: sa.Connection, retention: int, batch: int, now: int | None
+        self, connection: Connection, retention: int, batch: int, now: int | None
     ) -> int:
         policy = {"retention": retention, "batch": batch, "now": now}
         gone: int = self._run(connection, "purge_dead", **policy).rowcount
@@ -175,7 +180,7 @@ class SqliteStatements:
 
     def purge_messages(
         self,
-        connection: sa.Connection,
+        connection: Connection,
         retention: int,
         dead_retention: int,
         batch: int,
@@ -184,7 +189,7 @@ class SqliteStatements:
         after = self._purged_to
         window = {"after": after, "window": _WINDOW}
         policy = {"retention": retention, "dead_retention": dead_retention, "batch": batch}
-        found = self._run(connection, "spent_messages", **window, **policy, now=now).all()
+        found = self._rows(connection, "spent_messages", **window, **policy, now=now)
         first_young = min((seq for seq, is_young in found if is_young), default=None)
         spent = [seq for seq, _ in found if first_young is None or seq < first_young]
         if spent:
@@ -194,31 +199,43 @@ class SqliteStatements:
         elif len(found) == batch:
             self._purged_to = max(spent)
         else:
-            end = self._run(connection, "window_end", **window).one_or_none()
+            end = self._one(connection, "window_end", **window)
             self._purged_to = 0 if end is None else end[0]
         return len(spent)
 
-    def count(self, connection: sa.Connection, group_id: int, now: int | None) -> StateCounts:
-        return StateCounts._make(self._run(connection, "count", group=group_id, now=now).one())
+    def count(self, connection: Connection, group_id: int, now: int | None) -> StateCounts:
+        return StateCounts._make(self._one(connection, "count", group=group_id, now=now))
 
-    def check(self, connection: sa.Connection) -> None:
-        self._run(connection, "check").one()
+    def check(self, connection: Connection) -> None:
+        self._one(connection, "check")
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _run(self, connection: sa.Connection, name: str, **values: Any) -> Any:  # CursorResult
-        return connection.exec_driver_sql(self._sql[name], values)
+    def _run(self, connection: Connection, name: str, **values: Any) -> Rows:
+        return connection.execute(self._sql[name], values)
 
-    def _topic(self, connection: sa.Connection, name: str) -> tuple[int, bool]:
-        """Return a topic's id, registering it if need be, and whether it has groups."""
-        found = self._run(connection, "find_topic", topic=name).one_or_none()
+    def _rows(self, connection: Connection, name: str, **values: Any) -> Sequence[Any]:
+        return self._run(connection, name, **values).fetchall()
+
+    def _one(self, connection: Connection, name: str, **values: Any) -> Any:
+        rows = self._rows(connection, name, **values)
+        return rows[0] if rows else None
+
+    def _column(self, connection: Connection, name: str, **values: Any) -> list[Any]:
+        return [value for (value,) in self._rows(connection, name, **values)]
+
+    def _topic(self, connection: Connection, name: str, now: int | None) -> tuple[Any, ...]:
+        """Return what `find_topic` tells of a topic, registering it if need be."""
+        found = self._one(connection, "find_topic", topic=name, now=now)
         if found is None:
-            return self._run(connection, "add_topic", topic=name).scalar_one(), False
-        return found[0], bool(found[1])
+            self._run(connection, "add_topic", topic=name)
+            found = self._one(connection, "find_topic", topic=name, now=now)
+        return tuple(found)
 
 
-def _values(row: AppendRow, topic_id: int, is_consumed: bool, stored_at: int) -> tuple[Any, ...]:
+def _values(row: AppendRow, topic: tuple[Any, ...], stored_at: int) -> tuple[Any, ...]:
     """Return the parameters of ``add_message``."""
+    topic_id, is_consumed, *_ = topic
     untaken = row.dead_letter and not is_consumed
     return (row.id, topic_id, *row[2:8], stored_at, untaken)
 
@@ -234,14 +251,14 @@ def _by_token(claims: Sequence[Held]) -> str:
 
 
 @contextmanager
-def all_or_nothing(connection: sa.Connection) -> Iterator[None]:
+def all_or_nothing(connection: Connection) -> Iterator[None]:
     """Undo what an error leaves half done, inside a transaction that somebody else will end."""
-    connection.exec_driver_sql("SAVEPOINT queue_lib")
+    connection.execute("SAVEPOINT queue_lib")
     try:
         yield
     except BaseException:
-        with suppress(sa.exc.DBAPIError):  # a full disk ends the whole transaction, savepoints too
-            connection.exec_driver_sql("ROLLBACK TO queue_lib")
-            connection.exec_driver_sql("RELEASE queue_lib")
+        with suppress(Exception):  # a full disk ends the whole transaction, savepoints too
+            connection.execute("ROLLBACK TO queue_lib")
+            connection.execute("RELEASE queue_lib")
         raise
-    connection.exec_driver_sql("RELEASE queue_lib")
+    connection.execute("RELEASE queue_lib")

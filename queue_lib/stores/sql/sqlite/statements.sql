@@ -27,13 +27,15 @@ from {q}topics t join {q}groups g on g.topic_id = t.id
 where t.name = :topic and g.name = :group
 
 -- name: find_topic
--- Its id, and whether anybody consumes it.
-select t.id, exists (select 1 from {q}groups g where g.topic_id = t.id)
+-- Its id, whether anybody consumes it, and what a publish needs besides, in one statement: rows of
+-- the append that follows have a higher seq, since rowids grow in the order of the commits.
+select t.id, exists (select 1 from {q}groups g where g.topic_id = t.id),
+    (select coalesce(max(seq), 0) from {q}messages), {now}
 from {q}topics t
 where t.name = :topic
 
 -- name: add_topic
-insert into {q}topics (name) values (:topic) returning id
+insert into {q}topics (name) values (:topic)
 
 -- name: add_group
 -- No row comes back if the group exists, whoever registered it.
@@ -45,10 +47,6 @@ returning id, created_at
 -- A group took the topic's messages: its dead-letter copies are messages like any other.
 update {q}messages set untaken = 0 where topic_id = :topic and untaken
 
-
--- name: last_message
--- Rows of the append that follows have a higher seq: rowids grow in the order of the commits.
-select coalesce(max(seq), 0), {now} from {q}messages
 
 -- name: add_message
 -- An id that exists, or came earlier in the same call, stays as it is.

@@ -20,7 +20,8 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from queue_lib.errors import QueueClosedError, StoreError, StoreUnavailableError
+from queue_lib.errors import QueueClosedError, StoreUnavailableError
+from queue_lib.stores.sql.dialect import Connection
 from queue_lib.stores.sql.sqlite.engines import begin_immediate, is_busy, own_engine
 
 __all__ = ["Writer"]
@@ -43,7 +44,8 @@ class Writer:
 
     def __init__(self, target: sa.Engine | sa.URL) -> None:
         self.engine = own_engine(target, self._prepare)
-        sa.event.listen(self.engine, "begin", lambda it: begin_immediate(it, self._patience))
+        sa.event.listen(self.engine, "begin", self._begin)  # the migrations of one in memory
+        self.driver_error: type[Exception] = self.engine.dialect.loaded_dbapi.Error
         self._patience = 5.0  # until the first connection tells its driver's timeout
         self._may_change_journal = isinstance(target, sa.URL)
         self._has_warned = False
@@ -55,7 +57,7 @@ class Writer:
 
     def _begin_anew(self) -> None:
         self._gate = _gates.setdefault((os.getpid(), self._file), threading.RLock())
-        self._connection: sa.Connection | None = None  # guarded by _gate, as is all below
+        self._pooled: sa.PoolProxiedConnection | None = None  # guarded by _gate, as is all below
         self._driver: Any = None
         self._is_full = True
         self._data_version: int | None = None
@@ -66,7 +68,7 @@ class Writer:
     def run(
         self,
         durable: bool,
-        work: Callable[Concatenate[sa.Connection, P], T],
+        work: Callable[Concatenate[Connection, P], T],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
@@ -81,7 +83,7 @@ class Writer:
             while True:
                 try:
                     return self._attempt(durable, work, *args, **kwargs)
-                except sa.exc.OperationalError as error:
+                except self.driver_error as error:
                     # Only without WAL: somebody reads, and the COMMIT must wait for that.
                     if not is_busy(error) or time.monotonic() - begun >= self._patience:
                         raise
@@ -92,24 +94,26 @@ class Writer:
     def _attempt(
         self,
         durable: bool,
-        work: Callable[Concatenate[sa.Connection, P], T],
+        work: Callable[Concatenate[Connection, P], T],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        connection = self._open()
+        driver = self._open()
         try:
             if durable is not self._is_full:  # not possible inside a transaction
-                self._driver.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+                driver.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
                 self._is_full = durable
-            with connection.begin():
-                self._look()
-                return work(connection, *args, **kwargs)
-        except self.engine.dialect.loaded_dbapi.Error as error:
-            self._drop()
-            raise StoreError(str(error)) from error
+            begin_immediate(driver.execute, self._patience)
+            self._look()
+            result = work(driver, *args, **kwargs)
+            driver.execute("COMMIT")
         except BaseException:
             self._drop()  # in whatever state it is
             raise
+        return result
+
+    def _begin(self, connection: sa.Connection) -> None:
+        begin_immediate(connection.exec_driver_sql, self._patience)
 
     # -- other processes -------------------------------------------------------------------
 
@@ -119,9 +123,9 @@ class Writer:
             try:
                 self._open()
                 self._look()
-            except self.engine.dialect.loaded_dbapi.OperationalError as error:
+            except self.driver_error as error:
                 if not is_busy(error):  # without WAL, a commit of another process is under way
-                    raise StoreError(str(error)) from error
+                    raise
             finally:
                 self._gate.release()
         if not self._others_committed:
@@ -137,21 +141,21 @@ class Writer:
 
     # -- the connection --------------------------------------------------------------------
 
-    def _open(self) -> sa.Connection:
-        if self._connection is None:
+    def _open(self) -> Any:
+        if self._pooled is None:
             if self._closed:
                 raise QueueClosedError("the store is closed")
-            self._connection = self.engine.connect()
-            self._driver = self._connection.connection.driver_connection
+            self._pooled = self.engine.raw_connection()
+            self._driver = self._pooled.driver_connection
             self._is_full = True
             self._data_version = None  # those of two connections cannot be compared
-        return self._connection
+        return self._driver
 
     def _drop(self) -> None:
-        connection, self._connection, self._driver = self._connection, None, None
-        if connection is not None:
-            connection.invalidate()
-            connection.close()
+        pooled, self._pooled, self._driver = self._pooled, None, None
+        if pooled is not None:
+            pooled.invalidate()
+            pooled.close()
 
     def _prepare(self, driver: Any) -> None:
         (timeout,) = driver.execute("PRAGMA busy_timeout").fetchone()

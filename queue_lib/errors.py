@@ -22,6 +22,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -159,9 +160,12 @@ def is_permanent(error: BaseException | None) -> bool:
         if isinstance(current, Permanent):
             return True
         seen.add(id(current))
-        pending.append(current.__cause__)
+        # The attributes of somebody's exception may be properties, and raise.
+        with suppress(Exception):
+            pending.append(current.__cause__)
         if isinstance(current, BaseExceptionGroup):
-            pending.extend(current.exceptions)
+            with suppress(Exception):
+                pending.extend(current.exceptions)
     return False
 
 

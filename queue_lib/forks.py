@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import weakref
 from typing import Protocol
 
+from queue_lib.logs import get_logger
+
 __all__ = ["follow_forks", "leave_forks"]
 
-_logger = logging.getLogger("queue_lib")
+_logger = get_logger("queue_lib")
 
 
 class _Forker(Protocol):

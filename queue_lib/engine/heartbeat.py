@@ -6,7 +6,6 @@ when it could not run in time: a handler that keeps the interpreter's lock does 
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from datetime import timedelta
@@ -15,11 +14,12 @@ from queue_lib.engine.ledger import Ledger
 from queue_lib.engine.lifecycle import Service, is_bug
 from queue_lib.engine.run import Run
 from queue_lib.errors import QueueClosedError
+from queue_lib.logs import get_logger
 from queue_lib.stores.base import Store
 
 __all__ = ["Heartbeat"]
 
-_logger = logging.getLogger("queue_lib.engine")
+_logger = get_logger("queue_lib.engine")
 
 
 class Heartbeat:

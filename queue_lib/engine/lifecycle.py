@@ -10,17 +10,17 @@ what is left → release what is still held; heartbeats and acknowledgements go 
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
 
 from queue_lib.errors import QueueError
+from queue_lib.logs import get_logger
 
 __all__ = ["Deadline", "Service", "is_bug"]
 
-_logger = logging.getLogger("queue_lib.engine")
+_logger = get_logger("queue_lib.engine")
 
 
 class Deadline:

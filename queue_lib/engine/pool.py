@@ -9,16 +9,16 @@ as fast as threads wake.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
 from queue_lib.engine.run import Run
+from queue_lib.logs import get_logger
 
 __all__ = ["HandlerPool"]
 
-_logger = logging.getLogger("queue_lib.engine")
+_logger = get_logger("queue_lib.engine")
 
 
 class HandlerPool:

@@ -9,7 +9,6 @@ last statement ran.
 from __future__ import annotations
 
 import heapq
-import logging
 import math
 import random
 import threading
@@ -22,6 +21,7 @@ from queue_lib.engine.ledger import Ledger
 from queue_lib.engine.lifecycle import Service, is_bug
 from queue_lib.engine.run import Run
 from queue_lib.errors import QueueClosedError
+from queue_lib.logs import get_logger
 from queue_lib.options import SubscribeOptions
 from queue_lib.stores.base import Claimed, ClaimRequest, Store
 
@@ -32,7 +32,7 @@ MAX_ACK_BATCH = 256
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # between tries while the store fails, in seconds
 
-_logger = logging.getLogger("queue_lib.engine")
+_logger = get_logger("queue_lib.engine")
 
 
 class Pump:

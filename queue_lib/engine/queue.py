@@ -10,7 +10,13 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+from tenacity import (
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    stop_after_delay,
+    wait_exponential,
+)
 
 from queue_lib.config import EngineConfig
 from queue_lib.engine.lifecycle import Deadline, Service
@@ -44,6 +50,8 @@ __all__ = ["StoreQueue", "new_store_queue"]
 
 H = TypeVar("H", bound=Handler)
 T = TypeVar("T")
+
+_PATIENCE = 3.0  # seconds after which a failed publish is not tried again
 
 
 class StoreQueue:
@@ -309,14 +317,22 @@ def _options(options: SubscribeOptions | None, fields: dict[str, Any]) -> Subscr
 
 
 def _persistently(write: Callable[[], T]) -> T:
-    """Call `write`; after a fault that may pass three times more, in 100, 200 and 400 ms."""
+    """Call `write`; after a fault that may pass three times more, in 100, 200 and 400 ms.
+
+    Not if that took long: then the store itself has waited for the fault to pass, as SQLite does
+    for a lock, and a caller must not wait for several times that.
+    """
+    begun = time.monotonic()
     try:
         return write()  # the common case does not pay for the machinery
     except StoreUnavailableError:
+        left = _PATIENCE - (time.monotonic() - begun)
+        if left <= 0:
+            raise
         time.sleep(0.1)
     again = Retrying(
         retry=retry_if_exception_type(StoreUnavailableError),
-        stop=stop_after_attempt(3),
+        stop=stop_after_attempt(3) | stop_after_delay(left),
         wait=wait_exponential(multiplier=0.2),
         reraise=True,
     )

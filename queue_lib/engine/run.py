@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import enum
-import logging
 import time
 
+from queue_lib.logs import get_logger
 from queue_lib.message import Cancellation, CancelReason, Delivery
 from queue_lib.stores.base import Claimed
 
 __all__ = ["Phase", "Run"]
 
-_logger = logging.getLogger("queue_lib.engine")
+_logger = get_logger("queue_lib.engine")
 
 
 class Phase(enum.Enum):

@@ -6,10 +6,10 @@ Acknowledgements are not written here: the pump batches them.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ from queue_lib.errors import (
     StoreUnavailableError,
     is_permanent,
 )
+from queue_lib.logs import get_logger
 from queue_lib.message import (
     HEADER_DEAD_LETTER_ATTEMPTS,
     HEADER_DEAD_LETTER_DELIVERY_ID,
@@ -40,7 +41,7 @@ T = TypeVar("T")
 MAX_ERROR_BYTES = 2048
 """Longest error text that is stored, in bytes of UTF-8."""
 
-_logger = logging.getLogger("queue_lib.engine")
+_logger = get_logger("queue_lib.engine")
 
 # Stands before the error text of a delivery whose dead-letter copy could not be published: its
 # next claim, in whichever process, publishes the copy and does not run the handler. A handler's
@@ -185,13 +186,13 @@ def _dead_letter_copy(claim: Claimed, topic: str, attempts: int, text: str) -> M
 
 def error_text(error: BaseException) -> str:
     """Describe an exception in text that every store can hold: at most `MAX_ERROR_BYTES`."""
-    if isinstance(error, Permanent) and error.args and isinstance(error.args[0], BaseException):
-        error = error.args[0]  # what was wrapped says more than the verdict
-    name = type(error).__name__
-    try:
+    name, said = "Exception", "(its text could not be read)"
+    # A handler's exception is foreign code, down to the name of its class.
+    with suppress(BaseException):
+        if isinstance(error, Permanent) and error.args and isinstance(error.args[0], BaseException):
+            error = error.args[0]  # what was wrapped says more than the verdict
+        name = str(type(error).__name__)
         said = str(error)
-    except BaseException:  # noqa: BLE001 - a handler's __str__ may raise anything
-        said = "(its text could not be read)"
     text = f"{name}: {said[:MAX_ERROR_BYTES]}" if said else name
     return _cut(text.replace("\0", "\N{REPLACEMENT CHARACTER}").replace(_SEPARATOR, " "))
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-import logging
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from datetime import timedelta
 from uuid import uuid4
 
@@ -20,6 +18,7 @@ from queue_lib.engine.pump import Pump
 from queue_lib.engine.run import Run
 from queue_lib.engine.settle import Settler
 from queue_lib.interfaces import Handler, SubscriptionHealth
+from queue_lib.logs import get_logger
 from queue_lib.message import Message
 from queue_lib.options import SubscribeOptions
 from queue_lib.stores.base import ClaimRequest, Store
@@ -29,7 +28,7 @@ __all__ = ["GRACE", "StoreSubscription"]
 GRACE = 0.5
 """Seconds that `close` takes at most beyond its timeout, however slow the store is."""
 
-_logger = logging.getLogger("queue_lib.engine")
+_logger = get_logger("queue_lib.engine")
 
 
 class StoreSubscription:
@@ -183,10 +182,8 @@ class StoreSubscription:
         """Run the handler; return what it raised."""
         try:
             result = self._handler(run.delivery())
-            if result is not None and inspect.isawaitable(result):
-                if inspect.iscoroutine(result):
-                    result.close()  # or Python warns, too, that nobody awaited it
-                raise TypeError("the handler returned an awaitable: handlers are plain functions")  # noqa: TRY301
+            if result is not None:
+                _check_has_run(result)
         # Any exception is a failed attempt, also SystemExit and KeyboardInterrupt: a handler
         # must not be able to end a thread of the pool, or the process.
         except BaseException as error:
@@ -198,6 +195,18 @@ class StoreSubscription:
             )  # fmt: skip
             return error
         return None
+
+
+def _check_has_run(result: object) -> None:
+    """Refuse what a coroutine function or a generator function returns: none of it has run."""
+    if isinstance(result, Coroutine | Generator):
+        result.close()  # or Python warns, too, that nobody awaited it
+    elif not isinstance(result, Awaitable | AsyncGenerator):
+        return
+    raise TypeError(
+        f"the handler returned a {type(result).__name__}, which has not run: handlers are plain "
+        "functions"
+    )
 
 
 def _since(instant: float | None, now: float) -> timedelta | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from datetime import timedelta
 
 from queue_lib.engine.lifecycle import Service, is_bug
 from queue_lib.errors import QueueClosedError, UnsupportedError
+from queue_lib.logs import get_logger
 from queue_lib.stores.base import PurgePolicy, Store, WakeSource
 
 __all__ = ["PURGE_BATCH", "janitor", "listener"]
@@ -17,7 +17,7 @@ __all__ = ["PURGE_BATCH", "janitor", "listener"]
 PURGE_BATCH = 1000
 """Rows of each kind that one purge deletes at most."""
 
-_logger = logging.getLogger("queue_lib.engine")
+_logger = get_logger("queue_lib.engine")
 
 
 def janitor(store: Store, policy: PurgePolicy, interval: timedelta) -> Service:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import enum
 import itertools
-import logging
 import math
 import os
 import random
@@ -32,6 +31,7 @@ from queue_lib.durations import DurationLike, to_timedelta
 from queue_lib.errors import QueueClosedError, QueueError, StoreUnavailableError
 from queue_lib.forks import follow_forks
 from queue_lib.locks import LockHandle, LossSignal, Turns, check_key, still_held
+from queue_lib.logs import get_logger
 
 __all__ = ["DEFAULT_TTL", "PATIENCE", "RESERVATION", "Lease", "LeaseLocker", "Leases", "Turn"]
 
@@ -47,7 +47,7 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05  # between two looks at a lock tha
 _RELEASE_SECONDS = 1.0  # for which a release tries to reach the storage
 _JOIN_SECONDS = 5.0
 
-_log = logging.getLogger("queue_lib.lockers")
+_log = get_logger("queue_lib.lockers")
 
 
 class Lease(NamedTuple):

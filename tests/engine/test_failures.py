@@ -12,6 +12,7 @@ import pytest
 from queue_lib import Delivery, Permanent, Stats
 from queue_lib.engine.queue import StoreQueue
 from queue_lib.engine.settle import MAX_ERROR_BYTES
+from queue_lib.testing.faults import FaultyStore
 from tests.engine.conftest import OpenQueue
 from tests.engine.harness import (
     DEADLINE,
@@ -43,6 +44,22 @@ class ExitingError(Exception):
 class TextlessError(Exception):
     def __str__(self) -> str:
         return None  # type: ignore[return-value]
+
+
+class UnspeakableMeta(type):
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        raise ValueError("no name for you")
+
+
+class UnspeakableError(Exception, metaclass=UnspeakableMeta):
+    """Its class does not tell its name."""
+
+
+class CauselessError(Exception):
+    @property
+    def __cause__(self) -> BaseException:  # type: ignore[override]
+        raise ValueError("no cause for you")
 
 
 def raises(error: BaseException | type[BaseException]) -> Callable[[Delivery], None]:
@@ -138,8 +155,10 @@ def test_an_error_that_merely_followed_a_permanent_one_is_tried_again(queue: Sto
         MemoryError(),
         OddError(),
         BaseExceptionGroup("group", [SystemExit(2)]),
+        UnspeakableError(),
+        CauselessError(),
     ],
-    ids=lambda error: type(error).__name__,
+    ids=lambda error: type.__getattribute__(type(error), "__qualname__"),
 )
 def test_any_exception_is_a_failed_attempt_and_costs_no_thread(
     queue: StoreQueue, error: BaseException
@@ -166,6 +185,32 @@ def test_any_exception_is_a_failed_attempt_and_costs_no_thread(
     assert queue.stats(TOPIC, GROUP) == dead
 
 
+class Refusing(logging.Handler):
+    """What a host may have: a request id filter, say, that raises outside of a request."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        raise RuntimeError("working outside of a request")
+
+
+def test_a_log_handler_that_raises_changes_no_outcome(backend: Backend, open_queue: OpenQueue):
+    store = FaultyStore(backend.open())
+    queue = open_queue(store)
+    logger, handler = logging.getLogger("queue_lib"), Refusing()
+    logger.addHandler(handler)
+    try:
+        inbox = Inbox(then=raises(ValueError("ordinary")))
+        subscription = queue.subscribe(TOPIC, GROUP, inbox, **FAST, max_attempts=2, concurrency=1)
+        store.fail_on("claim")
+        store.fail_on("ack")
+        queue.publish(*messages(3))
+        inbox.wait(6)
+        eventually(lambda: queue.stats(TOPIC, GROUP) == Stats(dead=3))
+        eventually(lambda: queue.health().ok)
+        assert subscription.close(DEADLINE) is True
+    finally:
+        logger.removeHandler(handler)
+
+
 @pytest.mark.parametrize(
     ("error", "start"),
     [
@@ -180,10 +225,12 @@ def test_any_exception_is_a_failed_attempt_and_costs_no_thread(
         (UnreadableError(), "UnreadableError: ("),
         (ExitingError(), "ExitingError: ("),
         (TextlessError(), "TextlessError: ("),
+        (UnspeakableError("why"), "Exception: ("),
+        (CauselessError("why"), "CauselessError: why"),
     ],
     ids=[
         "NUL", "surrogates", "5 MB", "5 MB of wide characters", "empty", "separators", "Permanent",
-        "wrapped", "unreadable", "exiting", "not a text",
+        "wrapped", "unreadable", "exiting", "not a text", "nameless", "causeless",
     ],
 )  # fmt: skip
 def test_the_text_of_any_error_is_stored(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -51,6 +51,16 @@ class LockerlessStore(Diary):
 
 async def coroutine_handler(_: Delivery) -> None:
     raise AssertionError("never runs")
+
+
+def generator_handler(_: Delivery) -> Iterator[None]:
+    raise AssertionError("never runs")
+    yield
+
+
+async def stream_handler(_: Delivery) -> AsyncIterator[None]:
+    raise AssertionError("never runs")
+    yield
 
 
 @pytest.mark.parametrize(
@@ -129,9 +139,12 @@ def test_the_decorator_subscribes_and_leaves_the_function_as_it_was(queue: Store
     assert handle(delivery) == "handled"
 
 
-def test_a_handler_that_returns_an_awaitable_fails(queue: StoreQueue) -> None:
+@pytest.mark.parametrize("handler", [coroutine_handler, generator_handler, stream_handler])
+def test_a_handler_that_returns_what_has_not_run_fails(
+    queue: StoreQueue, handler: Callable[[Delivery], object]
+) -> None:
     """It did nothing yet: acknowledging it would lose the message without a word."""
-    inbox = Inbox(then=coroutine_handler)  # not a coroutine function itself
+    inbox = Inbox(then=handler)  # not a coroutine function itself
     queue.subscribe(TOPIC, GROUP, inbox, **FAST, max_attempts=2)
     queue.publish(*messages(1))
     inbox.wait(2)

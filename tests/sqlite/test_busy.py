@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from queue_lib import Message, open_queue
 from queue_lib.errors import QueueClosedError, StoreUnavailableError
 from queue_lib.options import StartFrom
 from queue_lib.stores.sql.dialect import Connection
@@ -45,7 +45,7 @@ def test_a_host_engine_brings_its_own_timeout(url: sa.URL):
     host = sa.create_engine(url, connect_args={"timeout": 0.1})
     database = SqliteDatabase(host, TABLES)
     begun = time.monotonic()
-    with write_lock(url), pytest.raises(sqlite3.OperationalError, match="locked"):
+    with write_lock(url), pytest.raises(StoreUnavailableError, match="own, publish in it"):
         database.write(lambda connection: None)
     assert 0.1 <= time.monotonic() - begun < 3  # the default is five seconds
     database.close()
@@ -128,6 +128,36 @@ def test_without_wal_a_commit_is_repeated_until_the_reader_has_left(tmp_path: Pa
     assert names == ["orders"]
     database.close()
     host.dispose()
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_an_interrupt_frees_the_write_lock_at_once(queue: Queue, url: sa.URL, durable: bool):
+    """Its traceback keeps a cursor that was not read to its end, and with it the connection."""
+
+    def interrupted(connection: Connection) -> None:
+        queue.sql.append(connection, [message("lost")], NOW)
+        cursor = connection.execute("select 1 union all select 2")
+        cursor.fetchone()
+        raise KeyboardInterrupt
+
+    transact = queue.database.write_durably if durable else queue.database.write
+    with pytest.raises(KeyboardInterrupt) as raised:
+        transact(interrupted)
+    with write_lock(url):
+        assert raised.tb is not None
+    assert queue.claimed() == []
+
+
+def test_a_host_that_forgot_its_own_transaction_is_told_once(
+    url: sa.URL, monkeypatch: pytest.MonkeyPatch
+):
+    """The driver's timeout is how long a publish waits: it is not waited for again and again."""
+    with open_queue(url.update_query_dict({"timeout": "0.5"})) as publisher, write_lock(url):
+        monkeypatch.setattr("queue_lib.engine.queue._PATIENCE", 0.4)
+        begun = time.monotonic()
+        with pytest.raises(StoreUnavailableError, match="with connection="):
+            publisher.publish(Message("orders"))
+        assert time.monotonic() - begun < 0.9  # and not four times as long
 
 
 def test_a_failed_transaction_leaves_nothing_and_the_next_one_works(queue: Queue):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 import pytest
 import sqlalchemy as sa
 
+from queue_lib.errors import StoreUnavailableError
 from queue_lib.stores.sql.dialect import Connection
 from queue_lib.stores.sql.sqlite import SqliteDatabase, leader
 from tests.sqlite.support import DEADLINE, NOW, TABLES, Queue, message, until, write_lock
@@ -102,7 +102,7 @@ def test_a_lock_that_stays_taken_is_told_to_all(
             for n in range(4)
         ]
         for future in futures:
-            with pytest.raises(sqlite3.OperationalError, match="locked"):
+            with pytest.raises(StoreUnavailableError, match="own, publish in it"):
                 future.result(DEADLINE)
     impatient.write_durably(queue.sql.append, [message("a")], NOW)
     impatient.close()

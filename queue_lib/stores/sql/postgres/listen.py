@@ -9,7 +9,6 @@ caller's transaction, which tells the publishing process, too, that the caller h
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import selectors
 import socket
@@ -20,6 +19,7 @@ from typing import Any
 
 import psycopg
 
+from queue_lib.logs import get_logger
 from queue_lib.stores.schema import Tables
 
 __all__ = ["ANY", "CHANNEL", "IN_TRANSACTION", "Notifier", "follow", "keep_alive", "sign"]
@@ -30,7 +30,7 @@ ANY = "*"
 IN_TRANSACTION = "tx"
 """Sent by somebody's transaction: no instance has this name."""
 
-_logger = logging.getLogger("queue_lib.stores.sql")
+_logger = get_logger("queue_lib.stores.sql")
 
 _GATHER = 0.01  # seconds in which further wake-ups join the next notification
 _STEP = 0.2  # seconds until a stop is noticed

@@ -34,6 +34,8 @@ _COLUMNS = "PRAGMA table_info({})"
 _LOOK_SECONDS = 0.05  # between two looks for the commits of others, 3 µs each
 
 _HINTS = {
+    sqlite3.SQLITE_BUSY: "another connection has kept the write lock; if that is a transaction of "
+    "your own, publish in it, with connection=",
     sqlite3.SQLITE_READONLY: "the file and its folder must be writable: the WAL lies beside it",
     sqlite3.SQLITE_CANTOPEN: "its folder must exist, and be writable",
 }
@@ -191,7 +193,8 @@ class SqliteDatabase:
             hint = _HINTS.get(_primary_code(error))
             if hint is None:
                 raise
-            raise StoreError(f"{error}: {self._writer.engine.url.database}: {hint}") from error
+            meaning = StoreUnavailableError if is_busy(error) else StoreError
+            raise meaning(f"{error}: {self._writer.engine.url.database}: {hint}") from error
 
     # -- other processes -------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ data_version`` tell the commits of others: it is blind to those of its own conne
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -21,6 +20,7 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from queue_lib.errors import QueueClosedError, StoreUnavailableError
+from queue_lib.logs import get_logger
 from queue_lib.stores.sql.dialect import Connection
 from queue_lib.stores.sql.sqlite.engines import begin_immediate, is_busy, own_engine
 
@@ -29,7 +29,7 @@ __all__ = ["Writer"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_log = logging.getLogger("queue_lib.sqlite")
+_log = get_logger("queue_lib.sqlite")
 
 _JOURNAL_LIMIT = 64 << 20  # what a WAL is cut back to that a forgotten reader let grow
 _COMMIT_PAUSE = 0.005
@@ -82,10 +82,10 @@ class Writer:
         try:
             while True:
                 try:
-                    return self._attempt(durable, work, *args, **kwargs)
+                    return self._attempt(begun, durable, work, *args, **kwargs)
                 except self.driver_error as error:
                     # Only without WAL: somebody reads, and the COMMIT must wait for that.
-                    if not is_busy(error) or time.monotonic() - begun >= self._patience:
+                    if not is_busy(error) or time.monotonic() >= begun + self._patience:
                         raise
                 time.sleep(_COMMIT_PAUSE)
         finally:
@@ -93,6 +93,7 @@ class Writer:
 
     def _attempt(
         self,
+        begun: float,
         durable: bool,
         work: Callable[Concatenate[Connection, P], T],
         *args: P.args,
@@ -103,7 +104,7 @@ class Writer:
             if durable is not self._is_full:  # not possible inside a transaction
                 driver.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
                 self._is_full = durable
-            begin_immediate(driver.execute, self._patience)
+            begin_immediate(driver.execute, begun + self._patience - time.monotonic())
             self._look()
             result = work(driver, *args, **kwargs)
             driver.execute("COMMIT")
@@ -152,8 +153,13 @@ class Writer:
         return self._driver
 
     def _drop(self) -> None:
-        pooled, self._pooled, self._driver = self._pooled, None, None
+        pooled, driver = self._pooled, self._driver
+        self._pooled = self._driver = None
         if pooled is not None:
+            # Closing alone is not enough: while a traceback keeps a cursor alive, SQLite keeps the
+            # connection, and the connection keeps the write lock from everybody.
+            with suppress(self.driver_error):
+                driver.rollback()
             pooled.invalidate()
             pooled.close()
 

@@ -334,7 +334,7 @@ def _group_id(floor: Floor) -> int:
 
 
 def _floor_claim_and_ack(floor: Floor, group_id: int, batch: int) -> int:
-    rows, _ = floor.run(floor.statements.claim, group_id, batch, LEASE_US, 0, None)
+    rows, *_ = floor.run(floor.statements.claim, group_id, [], batch, LEASE_US, 0, None)
     if rows:
         held = [Held(row.seq, row.token, row.key) for row in rows]
         floor.run(floor.statements.settle, group_id, held, None, None)

@@ -23,7 +23,7 @@ from queue_lib.engine.run import Run
 from queue_lib.errors import QueueClosedError
 from queue_lib.logs import get_logger
 from queue_lib.options import SubscribeOptions
-from queue_lib.stores.base import Claimed, ClaimRequest, Store
+from queue_lib.stores.base import AckingClaimer, Claimed, ClaimRequest, Store
 
 __all__ = ["MAX_ACK_BATCH", "Pump"]
 
@@ -52,6 +52,7 @@ class Pump:
         self.last_claim: float | None = None  # monotonic; pump thread writes
         self.service = Service(name, self._loop)
         self._store = store
+        self._joint = store if isinstance(store, AckingClaimer) else None
         self._ledger = ledger
         self._request = request
         self._options = options
@@ -121,11 +122,11 @@ class Pump:
         self._dispatch([])  # after a failure of this loop: what it had claimed is not forgotten
         while not stop.is_set():
             self._signal.clear()  # before looking: what comes after is seen in the next round
-            self._acknowledge()
             wait = None
             if self._claiming:
-                wait = self._claim()
+                wait = self._acknowledge_and_claim()
             else:
+                self._acknowledge()
                 self._give_back()
             if not (self._claiming or len(self._ledger) or self._done or self._abandoned):
                 break
@@ -151,23 +152,62 @@ class Pump:
                 )  # fmt: skip
 
     def _acknowledge(self) -> None:
-        while self._done and (self._hurried or time.monotonic() >= self._next_ack):
-            runs = [self._done.popleft() for _ in range(min(len(self._done), MAX_ACK_BATCH))]
-            try:
-                held = set(self._store.ack([run.claim for run in runs]))
-            except QueueClosedError:
-                self._ledger.settled(runs)
-            except BaseException as error:
-                self._ack_failed(runs, error)  # whatever it was: nobody else remembers these
-                if not isinstance(error, Exception):
-                    raise
-            else:
-                self._pause = _FIRST_PAUSE
-                self._ledger.settled(runs)
-                if len(held) < len(runs):
-                    self._report_lost([run for run in runs if run.claim.delivery_id not in held])
-                if any(map(self._lets_another_run, runs)):
-                    self._wanted = True
+        while self._done and self._may_acknowledge():
+            self._ack(self._take_done())
+
+    def _ack(self, runs: list[Run]) -> None:
+        try:
+            held = self._store.ack([run.claim for run in runs])
+        except QueueClosedError:
+            self._ledger.settled(runs)
+        except BaseException as error:
+            self._ack_failed(runs, error)  # whatever it was: nobody else remembers these
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self._acked(runs, held)
+            if any(map(self._lets_another_run, runs)):
+                self._wanted = True
+
+    def _acknowledge_and_claim(self) -> float | None:
+        if self._joint is not None and self._done and self._may_acknowledge():
+            runs = self._take_done()
+            if self._is_claim_due(time.monotonic()) or any(map(self._lets_another_run, runs)):
+                return self._ack_and_claim(self._joint, runs)
+            self._ack(runs)
+        self._acknowledge()
+        return self._claim()
+
+    def _ack_and_claim(self, store: AckingClaimer, runs: list[Run]) -> float | None:
+        want = self._want(len(runs))
+        self._wanted = False  # before the claim: a wake during it asks for another one
+        asked = time.monotonic()
+        try:
+            held, batch = store.ack_and_claim([run.claim for run in runs], self._sized(want))
+        except QueueClosedError:
+            self._ledger.settled(runs)
+            self._claiming = False
+            return None
+        except BaseException as error:
+            self._ack_failed(runs, error)
+            if not isinstance(error, Exception):
+                raise
+            self._next_claim = self._next_ack
+            return self._until(time.monotonic())
+        self._acked(runs, held)
+        return self._claimed(batch, want, asked)
+
+    def _may_acknowledge(self) -> bool:
+        return self._hurried or time.monotonic() >= self._next_ack
+
+    def _take_done(self) -> list[Run]:
+        return [self._done.popleft() for _ in range(min(len(self._done), MAX_ACK_BATCH))]
+
+    def _acked(self, runs: list[Run], held: list[str]) -> None:
+        self._pause = _FIRST_PAUSE
+        self._ledger.settled(runs)
+        if len(held) < len(runs):
+            self._report_lost([run for run in runs if run.claim.delivery_id not in held])
 
     def _ack_failed(self, runs: list[Run], error: BaseException) -> None:
         now = time.monotonic()
@@ -203,13 +243,11 @@ class Pump:
 
     def _claim(self) -> float | None:
         """Claim if it is time to; return the seconds until it is time again (`None`: no slot)."""
-        want = min(self._options.batch_size, self._options.concurrency - len(self._ledger))
+        want = self._want()
         if want < 1:
             return None  # a settled run signals
         now = time.monotonic()
-        if self._first_retry(forget_until=now) <= now:
-            self._wanted = True
-        if not self._wanted and now < self._next_claim:
+        if not self._is_claim_due(now):
             return self._until(now)
         self._wanted = False  # before the claim: a wake during it asks for another one
         asked = time.monotonic()
@@ -225,6 +263,19 @@ class Pump:
                 "%s: claiming failed: %s", self.service.name, error, exc_info=is_bug(error)
             )
             return self._until(time.monotonic())
+        return self._claimed(batch, want, asked)
+
+    def _want(self, freed: int = 0) -> int:
+        """Return how many deliveries to claim, `freed` slots being about to come free."""
+        free = self._options.concurrency - len(self._ledger) + freed
+        return min(self._options.batch_size, free)
+
+    def _is_claim_due(self, now: float) -> bool:
+        if self._first_retry(forget_until=now) <= now:
+            self._wanted = True
+        return self._wanted or now >= self._next_claim
+
+    def _claimed(self, batch: list[Claimed], want: int, asked: float) -> float:
         self._pause = _FIRST_PAUSE
         self.service.succeeded()
         self.last_claim = time.monotonic()

@@ -22,6 +22,7 @@ from queue_lib.message import Message
 from queue_lib.options import StartFrom
 
 __all__ = [
+    "AckingClaimer",
     "ClaimBatch",
     "ClaimRequest",
     "Claimed",
@@ -224,6 +225,21 @@ class ConsumeChecker(Protocol):
 
     def can_consume(self) -> None:
         """Raise (`LockerRequiredError`, say) if consuming is not possible."""
+        ...
+
+
+@runtime_checkable
+class AckingClaimer(Protocol):
+    """A store that acknowledges and claims faster in one step than in two."""
+
+    def ack_and_claim(
+        self, claims: Sequence[Claimed], request: ClaimRequest
+    ) -> tuple[list[str], list[Claimed]]:
+        """Do `Store.ack`, then `Store.claim`, both or neither; return both answers.
+
+        The claim finds what the acknowledgements let through: slots under the cap, the next of
+        a key. `claims` are of the group of `request`.
+        """
         ...
 
 

@@ -1,7 +1,8 @@
 """Stores that misbehave on cue, round any store: for tests of what depends on one.
 
 `FaultyStore` fails calls, before or after they were applied; `PausingStore` stops a caller in the
-middle of a call until the test lets it go on. Both offer exactly the optional capabilities of the
+middle of a call until the test lets it go on. A cue for ``ack`` or for ``claim`` is also one for
+``ack_and_claim``, which is both. Both offer exactly the optional capabilities of the
 store that they wrap, also those that this package does not know, and can be put round each other.
 """
 
@@ -98,6 +99,13 @@ class StoreWrapper:
         self.call("close")
 
 
+def _calls(method: str, args: tuple[Any, ...]) -> dict[str, tuple[Any, ...]]:
+    """Return what a call does, by the names that a test has for it, and with what arguments."""
+    if method == "ack_and_claim":
+        return {"ack": args[:1], "claim": args[1:], method: args}
+    return {method: args}
+
+
 class FaultyStore(StoreWrapper):
     """A store that fails on cue. Thread-safe.
 
@@ -143,22 +151,22 @@ class FaultyStore(StoreWrapper):
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the wrapped store, and fail if it is its turn."""
-        fault = self._next(method, *args, **kwargs)
+        fault = self._next(_calls(method, args), kwargs)
         if fault is None:
             return super().call(method, *args, **kwargs)
         if fault.applied:
             super().call(method, *args, **kwargs)
         raise fault.error or StoreUnavailableError(f"{method}: made to fail")
 
-    def _next(self, method: str, *args: Any, **kwargs: Any) -> _Fault | None:
+    def _next(self, calls: dict[str, tuple[Any, ...]], kwargs: dict[str, Any]) -> _Fault | None:
         with self._lock:
             for fault in self._faults:
-                if fault.method != method or fault.times == 0:
+                if fault.method not in calls or fault.times == 0:
                     continue
-                if fault.when is None or fault.when(*args, **kwargs):
+                if fault.when is None or fault.when(*calls[fault.method], **kwargs):
                     if fault.times is not None:
                         fault.times -= 1
-                    self.raised[method] += 1
+                    self.raised[fault.method] += 1
                     return fault
         return None
 
@@ -203,7 +211,8 @@ class PausingStore(StoreWrapper):
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the wrapped store, and stop if it is its turn."""
         with self._lock:
-            pause = next((pause for pause in self._pauses if pause.method == method), None)
+            calls = _calls(method, args)
+            pause = next((pause for pause in self._pauses if pause.method in calls), None)
             if pause is not None:
                 self._pauses.remove(pause)
         if pause is None:

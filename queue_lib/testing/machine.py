@@ -32,6 +32,7 @@ from queue_lib.message import HEADER_DEAD_LETTER_DELIVERY_ID, Message
 from queue_lib.names import delivery_id
 from queue_lib.options import StartFrom
 from queue_lib.stores.base import (
+    AckingClaimer,
     ClaimBatch,
     Claimed,
     ClaimRequest,
@@ -143,15 +144,32 @@ class StoreMachine(RuleBasedStateMachine):
         lease=_leases,
         cap=st.sampled_from([0, 0, 1, 2, 3]),
         pause=_pauses,
+        done=st.lists(st.integers(0, 5), max_size=3),
     )
     def claim(
-        self, topic: str, group: str, limit: int, lease: timedelta, cap: int, pause: timedelta
+        self,
+        topic: str,
+        group: str,
+        limit: int,
+        lease: timedelta,
+        cap: int,
+        pause: timedelta,
+        done: Sequence[int] = (),
     ) -> Any:
         self.clock.advance(pause)
         now = self.clock()
         request = ClaimRequest(topic, group, "machine", limit, lease, cap)
-        expected = self.model.claimable(request, now)
-        got = self.store.claim(request)
+        if done and isinstance(self.store, AckingClaimer):
+            acked = self._pick(done, topic, group)
+            held = {claim.delivery_id: row for claim in acked if (row := self.model.held(claim))}
+            for row in held.values():
+                self.model.ack(row, now)
+            expected = self.model.claimable(request, now)
+            answer, got = self.store.ack_and_claim(acked, request)
+            assert set(answer) == set(held)
+        else:
+            expected = self.model.claimable(request, now)
+            got = self.store.claim(request)
         assert [_seen(claim) for claim in got] == [_foreseen(row, group) for row in expected]
         until = now + microseconds(lease)
         for claim, row in zip(got, expected, strict=True):
@@ -169,6 +187,10 @@ class StoreMachine(RuleBasedStateMachine):
             was_full = len(got) == limit or cap > 0
             assert got.next_due == due or (was_full and got.next_due is None)
         return multiple(*got)
+
+    def _pick(self, positions: Sequence[int], topic: str, group: str) -> list[Claimed]:
+        theirs = [it for it in self.made if (it.message.topic, it.group) == (topic, group)]
+        return [theirs[-1 - position] for position in positions if position < len(theirs)]
 
     @rule(
         operation=_operations,

@@ -17,13 +17,15 @@ import sqlalchemy as sa
 
 from queue_lib import Delivery, Message, QueueClosedError, Store
 from queue_lib.engine.subscription import StoreSubscription
-from queue_lib.stores.sql.open import open_sql_store
+from queue_lib.locks import DistributedLocker
+from queue_lib.registry import open_database_store
 from queue_lib.testing.faults import StoreWrapper
 
 __all__ = [
     "DEADLINE",
     "FAST",
     "GROUP",
+    "LOCK_TTL",
     "MINUTE",
     "TOPIC",
     "Backend",
@@ -48,6 +50,9 @@ FAST: dict[str, Any] = {"poll_interval": 0.02, "backoff_base": 0.001, "backoff_m
 MINUTE: dict[str, Any] = {**FAST, "poll_interval": 60}
 """Options for tests that would fail if anything waited for a poll."""
 
+LOCK_TTL = 1.0
+"""Seconds for which a lock outlives the process that held it."""
+
 TOPIC, GROUP = "orders", "billing"
 
 
@@ -59,13 +64,28 @@ class Backend:
     capabilities: frozenset[str]
     """``shared``: other processes reach it at `url`; ``transactional``: so do SQL connections."""
     url: str = ""
+    locks: str = ""
+    """Where processes that share it keep their locks, if it needs any."""
+    latency: float = 0.0
+    """Seconds that an operation takes, where that is long enough to matter."""
     memory: Store | None = None
+    locker: DistributedLocker | None = None
 
     def open(self) -> Store:
         """Open another handle on the same data."""
         if self.memory is not None:
             return _Borrowed(self.memory)
-        return open_sql_store(sa.make_url(self.url))
+        return open_database_store(sa.make_url(self.url), locker=self.locker)
+
+    @property
+    def lease(self) -> float:
+        """Seconds of a lease that is soon over, and yet is renewed in time."""
+        return 0.4 + 5 * self.latency
+
+    @property
+    def hold_up(self) -> float:
+        """Seconds for which a process that was killed may keep the others waiting."""
+        return LOCK_TTL if self.locks else 0.0
 
 
 class _Borrowed(StoreWrapper):
@@ -85,9 +105,13 @@ class _Borrowed(StoreWrapper):
 def eventually(check: Callable[[], object]) -> None:
     """Wait until `check` holds: for state that nobody signals."""
     end = time.monotonic() + DEADLINE
-    while not check():
-        assert time.monotonic() < end, f"did not come true within {DEADLINE} s"
-        time.sleep(0.005)
+    while True:
+        looked = time.monotonic()
+        if check():
+            return
+        now = time.monotonic()
+        assert now < end, f"did not come true within {DEADLINE} s"
+        time.sleep(max(0.005, now - looked))  # looking must not slow down what it waits for
 
 
 def messages(count: int, topic: str = TOPIC, *, start: int = 0, **fields: Any) -> list[Message]:
@@ -195,7 +219,7 @@ class Entry:
 
 
 class Diary(StoreWrapper):
-    """A store that keeps a diary of its calls."""
+    """A store that keeps a diary of its calls; a joint one is entered as both of its halves."""
 
     def __init__(self, store: Store) -> None:
         self._changed = threading.Condition()
@@ -213,9 +237,15 @@ class Diary(StoreWrapper):
         else:
             return answer
         finally:
+            ended = time.monotonic()
+            halves = [(method, args, answer)]
+            if method == "ack_and_claim":
+                answers = answer if isinstance(answer, tuple) else (answer, answer)
+                halves = [("ack", args[:1], answers[0]), ("claim", args[1:], answers[1])]
             with self._changed:
-                entry = Entry(args, answer, began, time.monotonic())
-                self._entries.append((method, entry))
+                self._entries += [
+                    (name, Entry(given, got, began, ended)) for name, given, got in halves
+                ]
                 self._changed.notify_all()
 
     def of(self, method: str) -> list[Entry]:
@@ -247,11 +277,12 @@ def await_closer(subscription: StoreSubscription) -> None:
     eventually(lambda: subscription._ledger._waiters)
 
 
-def start_child(script: str, *arguments: str) -> subprocess.Popen[str]:
+def start_child(script: str, backend: Backend, *arguments: str) -> subprocess.Popen[str]:
     """Start a function of `child.py` in a process of its own, with pipes to all three streams."""
     root = Path(__file__).parents[2]
+    place = [backend.url, backend.locks, str(backend.latency)]
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.engine.child", script, *arguments],
+        [sys.executable, "-m", "tests.engine.child", script, *place, *arguments],
         cwd=root,
         env={**os.environ, "PYTHONPATH": str(root)},
         stdin=subprocess.PIPE,
@@ -261,10 +292,10 @@ def start_child(script: str, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def run_child(script: str, *arguments: str) -> tuple[int, str, str, float]:
+def run_child(script: str, backend: Backend, *arguments: str) -> tuple[int, str, str, float]:
     """Run a function of `child.py` to its end; return its exit code, output, errors and seconds."""
     began = time.monotonic()
-    with start_child(script, *arguments) as child:
+    with start_child(script, backend, *arguments) as child:
         try:
             output, errors = child.communicate(timeout=2 * DEADLINE)
         except subprocess.TimeoutExpired:

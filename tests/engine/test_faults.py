@@ -16,6 +16,7 @@ from queue_lib import (
     TransactionalStore,
     WakeSource,
 )
+from queue_lib.stores.base import AckingClaimer
 from queue_lib.stores.memory import MemoryStore
 from queue_lib.testing.faults import FaultyStore, PausingStore
 from tests.engine.conftest import OpenQueue
@@ -116,9 +117,29 @@ def test_a_claim_whose_answer_was_lost_is_claimed_again(
     queue.subscribe(TOPIC, GROUP, Inbox()).close()
     queue.publish(*messages(1))
     store.fail_on("claim", applied=True)
-    queue.subscribe(TOPIC, GROUP, inbox, **FAST, lease_duration=0.3)
+    queue.subscribe(TOPIC, GROUP, inbox, **FAST, lease_duration=backend.lease)
     inbox.wait()
     assert inbox.attempts == [2]  # nobody knows that it did not run
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["not applied", "answer lost"])
+def test_a_fault_of_a_joint_step_loses_neither_half(
+    backend: Backend, open_queue: OpenQueue, applied: bool
+) -> None:
+    """What was to be acknowledged is tried again; what was claimed comes back with its lease."""
+    faulty = FaultyStore(backend.open())
+    if not isinstance(faulty, AckingClaimer):
+        pytest.skip("this store acknowledges and claims one after the other")
+    queue = open_queue(faulty)
+    queue.subscribe(TOPIC, GROUP, Inbox()).close()
+    faulty.fail_on("ack_and_claim", times=2, applied=applied)
+    queue.publish(*messages(6, key="k"))
+    inbox = Inbox()
+    queue.subscribe(TOPIC, GROUP, inbox, **FAST, lease_duration=backend.lease, concurrency=2)
+    eventually(lambda: queue.stats(TOPIC, GROUP) == Stats())
+    assert faulty.raised["ack_and_claim"] == 2
+    assert inbox.ids == [f"{TOPIC}-{number}" for number in range(6)]  # each once, in order
+    assert max(inbox.attempts) == (2 if applied else 1)
 
 
 def test_a_store_that_answers_with_a_plain_list_is_polled(

@@ -17,7 +17,7 @@ def test_claims_do_not_wait_for_each_other(lab: Lab) -> None:
     store = lab.consuming()
     store.append([message("a"), message("b"), message("c")])
     with lab.transaction() as claimer:
-        rows, _ = lab.sql.claim(Borrowed(claimer), lab.group_id(), 2, 30 * SECOND, 0, None)
+        rows, *_ = lab.sql.claim(Borrowed(claimer), lab.group_id(), [], 2, 30 * SECOND, 0, None)
         assert [row.id for row in rows] == ["a", "b"]
         assert ids(lab.claim(store)) == ["c"]
         claimer.rollback()
@@ -80,7 +80,7 @@ def test_capped_claims_come_one_after_the_other(lab: Lab) -> None:
     store = lab.consuming()
     store.append([message(f"m{number}") for number in range(10)])
     with lab.transaction() as first:
-        rows, _ = lab.sql.claim(Borrowed(first), lab.group_id(), 3, 30 * SECOND, 4, None)
+        rows, *_ = lab.sql.claim(Borrowed(first), lab.group_id(), [], 3, 30 * SECOND, 4, None)
         assert len(rows) == 3
         second = lab.start_behind(first, lambda: lab.claim(store, cap=4))
         first.commit()

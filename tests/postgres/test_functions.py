@@ -18,7 +18,7 @@ def test_missing_functions_are_a_schema_error(lab: Lab) -> None:
         drop_functions(connection, lab.tables)
     with pytest.raises(SchemaError, match="migrate"):
         store.ping()
-    with pytest.raises(SchemaError):
+    with pytest.raises(SchemaError, match=r"migrate URL` \(function .* does not exist\)$"):
         store.append([message("a")])
     with lab.host.begin() as connection:
         install_functions(connection, lab.tables)

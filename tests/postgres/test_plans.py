@@ -76,7 +76,7 @@ class Observer:
         self._sql.append(self._borrowed, rows, None)
 
     def claim(self, limit: int = 10, cap: int = 0) -> list[Held]:
-        rows, _ = self._sql.claim(self._borrowed, 1, limit, 30 * SECOND, cap, None)
+        rows, *_ = self._sql.claim(self._borrowed, 1, [], limit, 30 * SECOND, cap, None)
         return [Held(row.seq, row.token, row.key) for row in rows]
 
     def extend(self, claims: list[Held]) -> None:

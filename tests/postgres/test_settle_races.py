@@ -147,7 +147,7 @@ def test_two_claims_pass_an_owed_lane_on_once(lab: Lab) -> None:
         store.ack(claims)
         publisher.commit()
     with lab.transaction() as claimer:
-        rows, _ = lab.sql.claim(Borrowed(claimer), lab.group_id(), 10, 30_000_000, 0, None)
+        rows, *_ = lab.sql.claim(Borrowed(claimer), lab.group_id(), [], 10, 30_000_000, 0, None)
         assert [row.id for row in rows] == ["next"]
         assert lab.claim(store) == []  # neither waits nor promotes it again
         claimer.commit()

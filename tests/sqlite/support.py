@@ -61,7 +61,10 @@ class Queue:
     def claim(
         self, limit: int = 100, *, lease: int = 30 * SECOND, cap: int = 0
     ) -> tuple[list[ClaimRow], int | None]:
-        return self.database.write(self.sql.claim, self.group, limit, lease, cap, self.now)
+        rows, next_due, _ = self.database.write(
+            self.sql.claim, self.group, [], limit, lease, cap, self.now
+        )
+        return rows, next_due
 
     def claimed(self, limit: int = 100, **options: int) -> list[str | None]:
         return [row.id for row in self.claim(limit, **options)[0]]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from queue_lib.errors import SchemaError, StoreError, StoreUnavailableError, UnsupportedError
 from queue_lib.message import Message
@@ -198,6 +198,25 @@ def test_what_fails_half_way_leaves_nothing_for_a_caller_that_commits(
     assert published(store) == 1
     store.append([Message("orders", id="broken")])
     assert published(store) == 2
+
+
+@pytest.mark.parametrize("kind", SOUND)
+def test_a_connection_to_a_database_without_the_tables_is_a_schema_error(
+    store: SqlStore, tmp_path: Path, kind: str
+):
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'another.db'}", **_ENGINES[kind])
+    with engine.connect() as connection:
+        with pytest.raises(SchemaError, match=r"migrate.*\(no such table: queue_topics\)$"):
+            store.append_in(connection, [Message("orders", id="a")])
+        connection.rollback()
+    engine.dispose()
+
+
+def test_a_session_must_be_bound(store: SqlStore):
+    for session in (Session(), scoped_session(sessionmaker())):
+        with pytest.raises(UnsupportedError, match=r"^connection Session: must be bound to an en"):
+            store.append_in(session, [Message("orders", id="a")])
+        session.close()
 
 
 def test_missing_tables_are_a_schema_error(tmp_path: Path):

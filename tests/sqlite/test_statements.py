@@ -280,5 +280,5 @@ def test_the_database_tells_the_time_in_production(queue: Queue):
     clock = "select abs(stored_at - 1000000 * strftime('%s', 'now')) from {q}messages"
     ((drift,),) = queue.rows(clock)
     assert drift < 10 * SECOND
-    rows, _ = queue.database.write(queue.sql.claim, queue.group, 1, 30 * SECOND, 0, None)
+    rows, *_ = queue.database.write(queue.sql.claim, queue.group, [], 1, 30 * SECOND, 0, None)
     assert [row.id for row in rows] == ["a"]

@@ -19,6 +19,7 @@ import sqlalchemy as sa
 __all__ = [
     "AppendRow",
     "Borrowed",
+    "ClaimAnswer",
     "ClaimRow",
     "Connection",
     "Database",
@@ -108,6 +109,14 @@ class ClaimRow(NamedTuple):
     published_at: int
 
 
+class ClaimAnswer(NamedTuple):
+    """What a claim found."""
+
+    rows: list[ClaimRow]  # by (priority, seq)
+    next_due: int | None  # µs until the next timer ends, if less was found than asked for
+    held: set[int]  # the seqs of what was acknowledged first
+
+
 class Held(NamedTuple):
     """One claim that an operation is about: its row, its fencing token, its lane."""
 
@@ -171,12 +180,13 @@ class Statements(Protocol):
         self,
         connection: Connection,
         group_id: int,
+        settled: Sequence[Held],
         limit: int,
         lease: int,
         max_in_flight: int,
         now: int | None,
-    ) -> tuple[list[ClaimRow], int | None]:
-        """Lease due rows, ordered by (priority, seq); and in how many µs the next timer ends."""
+    ) -> ClaimAnswer:
+        """Complete what is `settled`, as `settle` does, then lease due rows."""
         ...
 
     def settle(
@@ -281,8 +291,11 @@ class Database(Protocol):
         """
         ...
 
-    def classify(self, error: BaseException) -> type[Exception]:
+    def classify(self, error: BaseException, borrowed: Borrowed | None = None) -> type[Exception]:
         """Say which of `StoreUnavailableError`, `SchemaError`, `StoreError` an error means.
+
+        `borrowed`: the caller's connection that it came from, which may be to a database without
+        our tables.
 
         Decided from the driver's codes, never from message text.
         """

@@ -21,8 +21,6 @@ from queue_lib.errors import (
     InvalidOptionsError,
     QueueClosedError,
     QueueError,
-    SchemaError,
-    StoreError,
     UnsupportedError,
 )
 from queue_lib.message import HEADER_DEAD_LETTER_DELIVERY_ID, Message
@@ -38,12 +36,14 @@ from queue_lib.stores.base import (
 )
 from queue_lib.stores.sql.dialect import (
     AppendRow,
+    Borrowed,
     ClaimRow,
     Connection,
     Database,
     Held,
     Statements,
 )
+from queue_lib.stores.sql.errors import translate
 
 __all__ = ["SqlStore", "StoreClock"]
 
@@ -88,8 +88,9 @@ class SqlStore:
         """See `TransactionalStore.append_in`."""
         self._check_open()
         rows = [_to_row(message) for message in messages]
-        theirs = _connection_of(connection)
         with self._translated():
+            theirs = _connection_of(connection)
+        with self._translated(Borrowed(theirs)):
             ours = self._database.borrow(theirs)
             if rows:
                 self._sql.append(ours, rows, self._now(), wake=self._database.instance)
@@ -114,14 +115,30 @@ class SqlStore:
             found, next_due = self._run(self._database.read, self._sql.peek, group_id, self._now())
             if not found:
                 return ClaimBatch(next_due=_duration(next_due))
-        rows, next_due = self._run(
+        return self._claim(group_id, request, [])[1]
+
+    def ack_and_claim(
+        self, claims: Sequence[Claimed], request: ClaimRequest
+    ) -> tuple[list[str], ClaimBatch]:
+        """See `AckingClaimer.ack_and_claim`."""
+        group_id = self._group_id(request.topic, request.group)
+        if group_id is None or request.max < 1 or any(_group_of(it) != group_id for it in claims):
+            return self.ack(claims), self.claim(request)
+        held, batch = self._claim(group_id, request, [_held(claim) for claim in claims])
+        return [claim.delivery_id for claim in claims if claim.ref[1] in held], batch
+
+    def _claim(
+        self, group_id: int, request: ClaimRequest, settled: Sequence[Held]
+    ) -> tuple[set[int], ClaimBatch]:
+        rows, next_due, held = self._run(
             self._database.write,
             self._sql.claim,
-            group_id, request.max, microseconds(request.lease), request.max_in_flight, self._now(),
+            group_id, settled, request.max, microseconds(request.lease), request.max_in_flight,
+            self._now(),
         )  # fmt: skip
         (self._warm.add if rows else self._warm.discard)(group_id)
         claims = [_to_claim(row, group_id, request) for row in rows]
-        return ClaimBatch(claims, next_due=_duration(next_due))
+        return held, ClaimBatch(claims, next_due=_duration(next_due))
 
     def ack(self, claims: Sequence[Claimed]) -> list[str]:
         """See `Store.ack`."""
@@ -162,6 +179,10 @@ class SqlStore:
         counts = self.group_stats(topic, group)
         pending = counts.ready + counts.scheduled + counts.retrying + counts.behind_key
         return Stats(pending=pending, leased=counts.leased, dead=counts.dead)
+
+    def has_group(self, topic: str, group: str) -> bool:
+        """Say whether a group is registered."""
+        return self._group_id(topic, group) is not None
 
     def group_stats(self, topic: str, group: str) -> GroupStats:
         """See `DetailedStats.group_stats`."""
@@ -219,7 +240,7 @@ class SqlStore:
         """Run a fenced statement once for each group; return the delivery ids that were held."""
         held_ids: list[str] = []
         for group_id, members in _by_group(claims):
-            keys = [Held(claim.ref[1], claim.claim_token, claim.ref[2]) for claim in members]
+            keys = [_held(claim) for claim in members]
             held = self._run(
                 self._database.write, statement, group_id, keys, *arguments, self._now()
             )
@@ -237,17 +258,18 @@ class SqlStore:
         with self._translated():
             return transaction(work, *args, **kwargs)
 
-    def _translated(self) -> _Translated:
-        return _Translated(self._database)
+    def _translated(self, borrowed: Borrowed | None = None) -> _Translated:
+        return _Translated(self._database, borrowed)
 
 
 class _Translated:
     """Turn what the driver raises into the errors of this library."""
 
-    __slots__ = ("_database",)
+    __slots__ = ("_borrowed", "_database")
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, borrowed: Borrowed | None) -> None:
         self._database = database
+        self._borrowed = borrowed
 
     def __enter__(self) -> None:
         return None
@@ -257,22 +279,19 @@ class _Translated:
             return
         if not isinstance(error, sa.exc.SQLAlchemyError | OSError | self._database.driver_error):
             return
-        meaning = self._database.classify(error)
-        # The driver's own text: SQLAlchemy's adds the statement and its parameters.
-        text = str(getattr(error, "orig", None) or error).strip()
-        if meaning is SchemaError:
-            text = (
-                "the queue's tables are missing or of another release: "
-                f"run `alembic upgrade head` or `python -m queue_lib migrate URL` ({text})"
-            )
-        raise (meaning if issubclass(meaning, StoreError) else StoreError)(text) from error
+        raise translate(error, self._database.classify(error, self._borrowed)) from error
 
 
 def _connection_of(given: Any) -> sa.Connection:
     if isinstance(given, scoped_session):
         given = given()
     if isinstance(given, Session):
-        return given.connection()
+        try:
+            return given.connection()
+        except sa.exc.UnboundExecutionError:
+            raise UnsupportedError(
+                f"connection {type(given).__name__}: must be bound to an engine"
+            ) from None
     if isinstance(given, sa.Connection):
         return given
     raise UnsupportedError(
@@ -287,6 +306,14 @@ def _by_group(claims: Sequence[Claimed]) -> Iterator[tuple[int, list[Claimed]]]:
         if claim.ref is not None:
             groups.setdefault(claim.ref[0], []).append(claim)
     yield from sorted(groups.items())
+
+
+def _held(claim: Claimed) -> Held:
+    return Held(claim.ref[1], claim.claim_token, claim.ref[2])
+
+
+def _group_of(claim: Claimed) -> int | None:
+    return None if claim.ref is None else claim.ref[0]
 
 
 def _to_row(message: Message) -> AppendRow:

@@ -30,6 +30,7 @@ from queue_lib.testing.conformance.case import StoreCase
 from queue_lib.testing.conformance.claim import ClaimConformance
 from queue_lib.testing.conformance.fencing import FencingConformance
 from queue_lib.testing.conformance.groups import GroupConformance
+from queue_lib.testing.conformance.joint import JointConformance
 from queue_lib.testing.conformance.lease import LeaseConformance
 from queue_lib.testing.conformance.lifecycle import LifecycleConformance
 from queue_lib.testing.conformance.limits import LimitConformance
@@ -52,6 +53,7 @@ class StoreConformance(
     GroupConformance,
     ClaimConformance,
     SettleConformance,
+    JointConformance,
     LeaseConformance,
     FencingConformance,
     OrderConformance,

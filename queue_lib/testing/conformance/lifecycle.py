@@ -6,6 +6,7 @@ import pytest
 
 from queue_lib.options import StartFrom
 from queue_lib.stores.base import (
+    AckingClaimer,
     DetailedStats,
     ForkAware,
     Stats,
@@ -24,6 +25,7 @@ class LifecycleConformance(StoreCase):
     def test_it_implements_what_it_says(self) -> None:
         assert isinstance(self.store, Store)
         for capability, protocol in {
+            "ack_and_claim": AckingClaimer,
             "detailed_stats": DetailedStats,
             "transactional": TransactionalStore,
             "wake": WakeSource,
@@ -32,7 +34,7 @@ class LifecycleConformance(StoreCase):
                 assert isinstance(self.store, protocol), capability
 
     def test_its_capabilities_are_known(self) -> None:
-        known = {"clock", "detailed_stats", "shared", "transactional", "wake"}
+        known = {"ack_and_claim", "clock", "detailed_stats", "shared", "transactional", "wake"}
         assert self.capabilities <= known
 
     def test_it_is_reachable(self) -> None:

@@ -32,7 +32,10 @@ class ScheduleConformance(StoreCase):
         message.deliver_at = self.clock.instant(timedelta(microseconds=60_000_001)).astimezone(zone)
         self.store.append([message])
         self.pass_time(61)
-        assert self.claim_one().message.deliver_at == message.deliver_at
+        got = self.claim_one().message.deliver_at
+        assert got == message.deliver_at
+        assert got is not None
+        assert got.utcoffset() == timedelta(0)
 
     def test_the_past_is_due_at_once_and_overtakes_nobody(self) -> None:
         self.register()

@@ -32,14 +32,19 @@ end $$;
 -- are ranked together; of the latter two, those that are not taken become ready as well, so that
 -- the next claim finds them in one index. An expired lease keeps its token on that way: until
 -- somebody takes it, its holder may still settle it, and the attempt is counted when it is taken.
--- A claim that gets less than it asked for ends with a row without seq, whose deliver_at is the
--- time in µs until the group's next timer ends.
+-- First it acknowledges what p_seqs and p_tokens hold, if they are given: a consumer that has done
+-- a batch and wants the next one pays for one commit, and finds the followers of its own lanes.
+-- (It may then wait for the group's row with deliveries locked. Nobody who has that row waits for
+-- deliveries: claims skip what is locked.)
+-- A last row without seq tells, in deliver_at, the time in µs until the group's next timer ends,
+-- if less was found than asked for; and what was held, if anything was to be acknowledged.
 -- name: claim_v1
 create or replace function {q}claim_v1(
-  p_group int, p_limit int, p_lease bigint, p_cap int, p_now bigint default null
+  p_group int, p_seqs bigint[], p_tokens text[], p_keys text[], p_limit int, p_lease bigint,
+  p_cap int, p_now bigint default null
 ) returns table (
   seq bigint, token text, attempts int, error text, id text, key text, payload bytea,
-  headers text, priority int, deliver_at bigint, published_at bigint
+  headers text, priority int, deliver_at bigint, published_at bigint, held bigint[]
 ) language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
 set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
@@ -51,8 +56,13 @@ declare
   v_expired bigint;
   v_taken tid[];
   v_ready tid[];
+  v_held bigint[];
+  v_next bigint;
 begin
   perform {q}require_read_committed_v1();
+  if p_seqs is not null then
+    v_held := {q}settle_v1(p_group, p_seqs, p_tokens, p_keys, null, p_now);
+  end if;
   if exists (select from {q}deliveries d where d.group_id = p_group and d.state in (5, 6)) then
     perform {q}promote_v1(p_group, p_now);
   end if;
@@ -113,16 +123,20 @@ begin
       returning d.seq, d.token, d.attempts, d.error, d.key, d.priority
     )
     select l.seq, l.token::text, l.attempts, l.error, m.id, l.key, coalesce(m.payload, ''),
-      m.headers, l.priority, coalesce(m.deliver_at, 0), coalesce(m.published_at, 0)
+      m.headers, l.priority, coalesce(m.deliver_at, 0), coalesce(m.published_at, 0),
+      null::bigint[]
     from leased l left join {q}messages m on m.seq = l.seq
     order by l.priority, l.seq;
   end if;
   if coalesce(cardinality(v_taken), 0) < p_limit then
-    return query
-    select null::bigint, null::text, null::int, null::text, null::text, null::text, null::bytea,
-      null::text, null::int, greatest(d.at - v_now, 0), null::bigint
+    select greatest(d.at - v_now, 0) into v_next
     from {q}deliveries d
     where d.group_id = p_group and d.state = 1
     order by d.at limit 1;
+  end if;
+  if v_next is not null or v_held is not null then
+    return query
+    select null::bigint, null::text, null::int, null::text, null::text, null::text, null::bytea,
+      null::text, null::int, v_next, null::bigint, v_held;
   end if;
 end $$;

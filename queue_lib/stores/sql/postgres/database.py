@@ -144,7 +144,7 @@ class PostgresDatabase:
             Borrowed(connection) if dialect.driver == "psycopg" else _BorrowedPsycopg2(connection)
         )
 
-    def classify(self, error: BaseException) -> type[Exception]:
+    def classify(self, error: BaseException, borrowed: Borrowed | None = None) -> type[Exception]:
         return classify(error)
 
     def published(self, topics: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from queue_lib.errors import UnsupportedError
 from queue_lib.stores.schema import Tables
 from queue_lib.stores.sql.dialect import (
     AppendRow,
+    ClaimAnswer,
     ClaimRow,
     Connection,
     Held,
@@ -36,7 +37,8 @@ _APPEND = """
 SELECT {q}append_v1(%b::text[], %b::int[], %b::text[], %b::text[], %b::bytea[], %b::text[],
   %b::int[], %b::bigint[], %b::bigint[], %b::boolean[], %s, %s)"""
 _ENSURE_GROUP = "SELECT {q}ensure_group_v1(%s, %s, %s, %s)"
-_CLAIM = "SELECT * FROM {q}claim_v1(%s, %s, %s, %s, %s)"
+_CLAIM = """
+SELECT * FROM {q}claim_v1(%s, %b::bigint[], %b::text[], %b::text[], %s, %s, %s, %s)"""
 _SETTLE = "SELECT {q}settle_v1(%s, %b::bigint[], %b::text[], %b::text[], %s, %s)"
 _REQUEUE = "SELECT {q}requeue_v1(%s, %b::bigint[], %b::text[], %s, %s, %s, %s)"
 _EXTEND = "SELECT {q}extend_v1(%s, %b::bigint[], %b::text[], %s, %s)"
@@ -130,16 +132,21 @@ class PostgresStatements:
         self,
         connection: Connection,
         group_id: int,
+        settled: Sequence[Held],
         limit: int,
         lease: int,
         max_in_flight: int,
         now: int | None,
-    ) -> tuple[list[ClaimRow], int | None]:
-        found = self._execute(connection, _CLAIM, group_id, limit, lease, max_in_flight, now)
-        rows = [ClaimRow._make(row) for row in found.fetchall()]
-        if rows and rows[-1].seq is None:  # not a delivery: when to look again
-            return rows[:-1], rows[-1].deliver_at
-        return rows, None
+    ) -> ClaimAnswer:
+        seqs, tokens, keys = _columns(settled) if settled else (None, None, None)
+        found = list(self._execute(
+            connection, _CLAIM, group_id, seqs, tokens, keys and _unless_all_none(keys),
+            limit, lease, max_in_flight, now,
+        ).fetchall())  # fmt: skip
+        next_due, held = None, None
+        if found and found[-1][0] is None:  # not a delivery
+            *_, next_due, _, held = found.pop()
+        return ClaimAnswer([ClaimRow._make(row[:-1]) for row in found], next_due, set(held or ()))
 
     def settle(
         self,

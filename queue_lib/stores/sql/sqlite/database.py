@@ -20,7 +20,13 @@ from queue_lib.errors import (
 )
 from queue_lib.stores.schema import Tables
 from queue_lib.stores.sql.dialect import Borrowed, Connection
-from queue_lib.stores.sql.sqlite.engines import is_busy, own_engine, unshared
+from queue_lib.stores.sql.sqlite.engines import (
+    explained,
+    is_busy,
+    own_engine,
+    primary_code,
+    unshared,
+)
 from queue_lib.stores.sql.sqlite.leader import Leader
 from queue_lib.stores.sql.sqlite.statements import render
 from queue_lib.stores.sql.sqlite.writer import Writer
@@ -32,13 +38,6 @@ T = TypeVar("T")
 
 _COLUMNS = "PRAGMA table_info({})"
 _LOOK_SECONDS = 0.05  # between two looks for the commits of others, 3 µs each
-
-_HINTS = {
-    sqlite3.SQLITE_BUSY: "another connection has kept the write lock; if that is a transaction of "
-    "your own, publish in it, with connection=",
-    sqlite3.SQLITE_READONLY: "the file and its folder must be writable: the WAL lies beside it",
-    sqlite3.SQLITE_CANTOPEN: "its folder must exist, and be writable",
-}
 
 
 class SqliteDatabase:
@@ -167,15 +166,15 @@ class SqliteDatabase:
 
     # -- errors ----------------------------------------------------------------------------
 
-    def classify(self, error: BaseException) -> type[Exception]:
+    def classify(self, error: BaseException, borrowed: Borrowed | None = None) -> type[Exception]:
         if is_busy(error) or isinstance(error, sa.exc.TimeoutError):
             return StoreUnavailableError
         # "No such table" and "no such column" share their code with every mistake in a text.
-        if _primary_code(error) == sqlite3.SQLITE_ERROR and not self._has_tables():
+        if primary_code(error) == sqlite3.SQLITE_ERROR and not self._has_tables(borrowed):
             return SchemaError
         return StoreError
 
-    def _has_tables(self) -> bool:
+    def _has_tables(self, borrowed: Borrowed | None) -> bool:
         def have(connection: Connection) -> bool:
             return all(
                 {column.name for column in table.columns}
@@ -183,18 +182,17 @@ class SqliteDatabase:
                 for table in self._tables.metadata.sorted_tables
             )
 
-        return self.read(have)
+        return have(borrowed) if borrowed else self.read(have)
 
     @contextmanager
     def _clear_errors(self) -> Iterator[None]:
         try:
             yield
         except self.driver_error as error:
-            hint = _HINTS.get(_primary_code(error))
-            if hint is None:
+            ours = explained(error, self._writer.engine.url)
+            if ours is None:
                 raise
-            meaning = StoreUnavailableError if is_busy(error) else StoreError
-            raise meaning(f"{error}: {self._writer.engine.url.database}: {hint}") from error
+            raise ours from error
 
     # -- other processes -------------------------------------------------------------------
 
@@ -237,8 +235,3 @@ class SqliteDatabase:
         self._reader.dispose()
         if self._anchor is not None:
             self._anchor.close()
-
-
-def _primary_code(error: BaseException) -> int:
-    code: int = getattr(getattr(error, "orig", error), "sqlite_errorcode", 0)
-    return code & 255

@@ -16,9 +16,17 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from queue_lib.errors import UnsupportedError
+from queue_lib.errors import StoreError, StoreUnavailableError, UnsupportedError
 
-__all__ = ["begin_immediate", "is_busy", "own_engine", "prepare_sqlite_engine", "unshared"]
+__all__ = [
+    "begin_immediate",
+    "explained",
+    "is_busy",
+    "own_engine",
+    "prepare_sqlite_engine",
+    "primary_code",
+    "unshared",
+]
 
 _RETURNING = (3, 35)  # the least release: UPDATE … RETURNING
 _MEMDB = (3, 36)  # the least release for a database in memory with several connections
@@ -28,6 +36,13 @@ _ALONE = (
     "engine {}: a second connection of it would be the same one, or have a database of its own; "
     'give the queue an engine on a file, or let it open "sqlite:///:memory:" by itself'
 )
+
+_HINTS = {
+    sqlite3.SQLITE_BUSY: "another connection has kept the write lock; if that is a transaction of "
+    "your own, publish in it, with connection=",
+    sqlite3.SQLITE_READONLY: "the file and its folder must be writable: the WAL lies beside it",
+    sqlite3.SQLITE_CANTOPEN: "its folder must exist, and be writable",
+}
 
 # Retries of a lock that another process holds. SQLite's own waiting sleeps up to 100 ms and knows
 # no order, so that one of several processes may starve; short random pauses share it out.
@@ -107,8 +122,22 @@ def begin_immediate(execute: Callable[[str], object], patience: float) -> None:
 
 def is_busy(error: BaseException) -> bool:
     """Say whether another connection is in the way: BUSY or LOCKED, with all their variants."""
-    code = getattr(getattr(error, "orig", error), "sqlite_errorcode", 0)
-    return code & 255 in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    return primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def primary_code(error: BaseException) -> int:
+    """Return SQLite's code of an error, without its variant; 0 if it is not SQLite's."""
+    code: int = getattr(getattr(error, "orig", error), "sqlite_errorcode", 0)
+    return code & 255
+
+
+def explained(error: BaseException, url: sa.URL) -> StoreError | None:
+    """Return our error with the file and what to do about it; `None`: nobody can say."""
+    hint = _HINTS.get(primary_code(error))
+    if hint is None:
+        return None
+    meaning = StoreUnavailableError if is_busy(error) else StoreError
+    return meaning(f"{getattr(error, 'orig', error)}: {url.database}: {hint}")
 
 
 def prepare_sqlite_engine(engine: sa.Engine) -> None:

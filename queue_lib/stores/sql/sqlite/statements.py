@@ -15,6 +15,7 @@ from queue_lib.stores.schema import Tables
 from queue_lib.stores.sql import sqlfile
 from queue_lib.stores.sql.dialect import (
     AppendRow,
+    ClaimAnswer,
     ClaimRow,
     Connection,
     Held,
@@ -99,11 +100,13 @@ class SqliteStatements:
         self,
         connection: Connection,
         group_id: int,
+        settled: Sequence[Held],
         limit: int,
         lease: int,
         max_in_flight: int,
         now: int | None,
-    ) -> tuple[list[ClaimRow], int | None]:
+    ) -> ClaimAnswer:
+        held = self.settle(connection, group_id, settled, None, now) if settled else set()
         group = {"group": group_id, "now": now}
         ready, timer, lease_end = self._one(connection, "peek", **group)
         timers, leases = _has_ended(timer, 0), _has_ended(lease_end, -1)
@@ -121,10 +124,10 @@ class SqliteStatements:
             found = self._rows(connection, "claimed", group=group_id, seqs=json.dumps(seqs))
             rows = sorted(map(ClaimRow._make, found), key=lambda row: (row.priority, row.seq))
         if len(rows) == limit:
-            return rows, None
-        if timers:
+            timer = None
+        elif timers:
             timer = self._one(connection, "peek", **group)[1]
-        return rows, timer
+        return ClaimAnswer(rows, timer, held)
 
     def settle(
         self,

@@ -35,7 +35,12 @@ PLANS = {
     "end_timers": [BY_KEY, "queue_deliveries USING INDEX queue_timer (group_id=? AND at<?)"],
     "end_leases": [BY_KEY, "queue_deliveries USING INDEX queue_leased (group_id=? AND at<?)"],
     "live_leases": ["queue_deliveries USING INDEX queue_leased (group_id=? AND at>?)"],
-    "claim": [BY_KEY, "queue_deliveries USING INDEX queue_ready (group_id=?)"],
+    "claim": [
+        BY_KEY,
+        "queue_deliveries USING INDEX queue_ready (group_id=?)",
+        "queue_deliveries USING INDEX queue_timer (group_id=? AND at<?)",
+        "queue_deliveries USING INDEX queue_leased (group_id=? AND at<?)",
+    ],
     "claimed": [
         "d USING PRIMARY KEY (group_id=? AND seq=?)",
         "m USING INTEGER PRIMARY KEY (rowid=?)",

@@ -108,25 +108,30 @@ class SqliteStatements:
     ) -> ClaimAnswer:
         held = self.settle(connection, group_id, settled, None, now) if settled else set()
         group = {"group": group_id, "now": now}
-        ready, timer, lease_end = self._one(connection, "peek", **group)
-        timers, leases = _has_ended(timer, 0), _has_ended(lease_end, -1)
-        if timers:
-            self._run(connection, "end_timers", slice=max(limit, _SLICE), **group)
-        if leases:
-            self._run(connection, "end_leases", slice=max(limit, _SLICE), **group)
         room = limit
         if max_in_flight > 0:
             (live,) = self._column(connection, "live_leases", **group)
-            room = min(limit, max_in_flight - live)
+            room = max(min(limit, max_in_flight - live), 0)
+        claim = {"lease": lease, **group}
+        seqs = self._column(connection, "claim", limit=room, always=False, **claim)
+        timer = None
+        if len(seqs) < limit:
+            _, timer, lease_end = self._one(connection, "peek", **group)
+            timers, leases = _has_ended(timer, 0), _has_ended(lease_end, -1)
+            if timers:
+                self._run(connection, "end_timers", slice=max(limit, _SLICE), **group)
+                timer = self._one(connection, "peek", **group)[1]
+            if leases:
+                self._run(connection, "end_leases", slice=max(limit, _SLICE), **group)
+            if timers or leases:
+                left = room - len(seqs)
+                seqs += self._column(connection, "claim", limit=left, always=True, **claim)
         rows: list[ClaimRow] = []
-        if room > 0 and (ready or timers or leases):
-            seqs = self._column(connection, "claim", limit=room, lease=lease, **group)
+        if seqs:
             found = self._rows(connection, "claimed", group=group_id, seqs=json.dumps(seqs))
             rows = sorted(map(ClaimRow._make, found), key=lambda row: (row.priority, row.seq))
         if len(rows) == limit:
             timer = None
-        elif timers:
-            timer = self._one(connection, "peek", **group)[1]
         return ClaimAnswer(rows, timer, held)
 
     def settle(

@@ -125,12 +125,24 @@ where group_id = :group and state = 3 and at >= {now}
 
 -- name: claim
 -- A row that still has a token was leased until it ran out: that attempt is spent.
+-- Takes nothing, unless :always, while a timer or a lease has ended and its row is not ready yet:
+-- that may come first. So the common claim, which is full, needs no look at them before.
 update {q}deliveries
 set state = 3, token = lower(hex(randomblob(16))), at = {now} + :lease,
     attempts = attempts + (token is not null)
 where group_id = :group and seq in (
     select seq from {q}deliveries indexed by {p}ready
-    where group_id = :group and state = 0
+    where group_id = :group and state = 0 and (
+        :always
+        or not exists (
+            select 1 from {q}deliveries indexed by {p}timer
+            where group_id = :group and state = 1 and at <= {now}
+        )
+        and not exists (
+            select 1 from {q}deliveries indexed by {p}leased
+            where group_id = :group and state = 3 and at < {now}
+        )
+    )
     order by priority, seq limit :limit
 )
 returning seq

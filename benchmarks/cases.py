@@ -210,7 +210,7 @@ class Bench:
                 child.stdin.write("publish\n")
                 child.stdin.flush()
             assert arrived.wait(30)
-            time.sleep(0.002)  # let the subscriber fall idle: that is what is measured
+            time.sleep(0.02)  # let everybody fall idle: that is what is measured
         if child is not None:
             child.communicate()
         queue.close()

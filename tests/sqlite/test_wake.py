@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -12,6 +13,8 @@ import sqlalchemy as sa
 from queue_lib.errors import QueueClosedError, UnsupportedError
 from queue_lib.stores.sql.dialect import Connection
 from queue_lib.stores.sql.sqlite import SqliteDatabase
+from queue_lib.stores.sql.sqlite import database as sqlite_database
+from queue_lib.stores.sql.sqlite.watch import FileWatch
 from tests.sqlite.support import DEADLINE, TABLES, Queue, message, write_lock
 
 
@@ -96,6 +99,30 @@ def test_without_wal_a_commit_under_way_is_seen_later(tmp_path):
     assert database._writer.others_committed()
     database.close()
     host.dispose()
+
+
+def test_a_commit_of_another_process_is_heard_without_a_look(
+    queue: Queue, url: sa.URL, monkeypatch: pytest.MonkeyPatch
+):
+    """The watch tells of the write to the WAL; the commit counts once that is on the disk."""
+    with FileWatch(Path(f"{url.database}-wal")) as watch:
+        if not watch.is_real:
+            pytest.skip("this system tells nobody that a file was written to")
+    monkeypatch.setattr(sqlite_database, "_LOOK_SECONDS", 2 * DEADLINE)
+    with listening(queue.database) as wakes:
+        for number in range(3):
+            with write_lock(url) as other:
+                other.execute(f"insert into queue_topics (name) values ('t{number}')")
+                other.execute("commit")
+            assert wakes.acquire(timeout=DEADLINE)
+        monkeypatch.undo()
+        queue.append(message("a"))  # ends the long wait
+
+
+def test_a_watch_that_cannot_be_had_is_a_pause(tmp_path: Path):
+    with FileWatch(tmp_path / "missing") as watch:
+        assert not watch.is_real
+        assert watch.wait(0.001) is False
 
 
 def test_a_closed_database_ends_the_listening(queue: Queue):

@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import uuid4
 
@@ -29,6 +30,7 @@ from queue_lib.stores.sql.sqlite.engines import (
 )
 from queue_lib.stores.sql.sqlite.leader import Leader
 from queue_lib.stores.sql.sqlite.statements import render
+from queue_lib.stores.sql.sqlite.watch import FileWatch
 from queue_lib.stores.sql.sqlite.writer import Writer
 
 __all__ = ["SqliteDatabase"]
@@ -38,6 +40,8 @@ T = TypeVar("T")
 
 _COLUMNS = "PRAGMA table_info({})"
 _LOOK_SECONDS = 0.05  # between two looks for the commits of others, 3 µs each
+_GATHER_SECONDS = 0.005  # in which further commits of others join the next wake-up
+_SHORTEST_PAUSE = 0.0005  # doubled after each look for the end of a commit
 
 
 class SqliteDatabase:
@@ -202,9 +206,23 @@ class SqliteDatabase:
     def listen(self, wake: Callable[[str], None], stop: threading.Event) -> None:
         if not self._wake or self._in_memory:
             raise UnsupportedError("listening is off, or there is nobody to listen to")
-        while not stop.wait(_LOOK_SECONDS):
-            if self._writer.others_committed():
-                wake("")
+        # The WAL is watched. A commit is written there before it is on the disk, and counts only
+        # when it is: so what is seen is that one begins, ours or another's, and it is looked for,
+        # less and less often, until it must have ended.
+        pause = _LOOK_SECONDS
+        if self._writer.others_committed():  # opens the file; nobody knows what was before
+            wake("")
+        with FileWatch(Path(f"{self._writer.file}-wal")) as wal:
+            while not stop.is_set():
+                if pause < _LOOK_SECONDS:
+                    stop.wait(pause)
+                elif wal.wait(_LOOK_SECONDS):
+                    pause = _SHORTEST_PAUSE
+                if self._writer.others_committed():
+                    wake("")
+                    stop.wait(_GATHER_SECONDS)
+                    pause = _LOOK_SECONDS
+                pause = min(pause * 2, _LOOK_SECONDS)
 
     def before_fork(self) -> None:
         """Close every connection, and let none be opened.

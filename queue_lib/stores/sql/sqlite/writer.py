@@ -51,12 +51,12 @@ class Writer:
         self._has_warned = False
         # A URI, or the nothing of an engine with a creator, is a name as well: at worst two queues
         # on one file queue at SQLite's lock instead.
-        self._file = str(Path(self.engine.url.database or uuid4().hex).resolve())
+        self.file = str(Path(self.engine.url.database or uuid4().hex).resolve())
         self._closed = False  # guarded by _gate
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self._gate = _gates.setdefault((os.getpid(), self._file), threading.RLock())
+        self._gate = _gates.setdefault((os.getpid(), self.file), threading.RLock())
         self._pooled: sa.PoolProxiedConnection | None = None  # guarded by _gate, as is all below
         self._driver: Any = None
         self._is_full = True
@@ -176,7 +176,7 @@ class Writer:
                 _log.warning(
                     "journal mode of %s is %s: slower, and readers block writers; "
                     "`PRAGMA journal_mode = wal` changes it for good",
-                    self._file,
+                    self.file,
                     mode,
                 )
         driver.execute(f"PRAGMA journal_size_limit = {_JOURNAL_LIMIT}")

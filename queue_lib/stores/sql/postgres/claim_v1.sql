@@ -36,12 +36,20 @@ end $$;
 -- a batch and wants the next one pays for one commit, and finds the followers of its own lanes.
 -- (It may then wait for the group's row with deliveries locked. Nobody who has that row waits for
 -- deliveries: claims skip what is locked.)
+-- p_floor_*: hints of a consumer whose claims have become slow, for where to begin: behind the
+-- (priority, seq) that it took last, at the timers and leases that ended since p_floor_age µs ago,
+-- when it had looked at all. While some transaction stays open no vacuum removes what is dead, and
+-- without the hints each claim walks all that was ever claimed. A hint may be wrong (a message of
+-- higher priority, a late commit, a release come in below it), so less than was asked for is never
+-- believed: the claim then looks at all. Whoever passes hints looks at all once a second besides.
 -- A last row without seq tells, in deliver_at, the time in µs until the group's next timer ends,
--- if less was found than asked for; and what was held, if anything was to be acknowledged.
+-- if less was found than asked for; what was held, if anything was to be acknowledged; and, in
+-- published_at, how many µs the looking took.
 -- name: claim_v1
 create or replace function {q}claim_v1(
   p_group int, p_seqs bigint[], p_tokens text[], p_keys text[], p_limit int, p_lease bigint,
-  p_cap int, p_now bigint default null
+  p_cap int, p_floor_priority int, p_floor_seq bigint, p_floor_age bigint,
+  p_now bigint default null
 ) returns table (
   seq bigint, token text, attempts int, error text, id text, key text, payload bytea,
   headers text, priority int, deliver_at bigint, published_at bigint, held bigint[]
@@ -58,6 +66,11 @@ declare
   v_ready tid[];
   v_held bigint[];
   v_next bigint;
+  v_priority int := coalesce(p_floor_priority, -2147483648);
+  v_seq bigint := coalesce(p_floor_seq, 0);
+  v_since bigint := 0;
+  v_begun timestamptz;
+  v_took bigint;
 begin
   perform {q}require_read_committed_v1();
   if p_seqs is not null then
@@ -72,6 +85,9 @@ begin
     perform from {q}groups g where g.id = p_group for update;
   end if;
   v_now := {q}now_v1(p_now);
+  if p_floor_age is not null then
+    v_since := v_now - p_floor_age;
+  end if;
   if p_cap > 0 then
     -- Counted first, then taken off: an expired lease that this can lock. One that it cannot
     -- lock may be an extend in flight, begun in time, that brings it back to life: it counts.
@@ -86,28 +102,36 @@ begin
     ) e;
     v_limit := greatest(least(p_limit, p_cap - v_leased + v_expired), 0);
   end if;
-  -- SKIP LOCKED: claims never wait for each other, nor for a settlement, and get distinct rows.
-  with ready as materialized (
-    select d.ctid, d.seq, d.priority, d.state from {q}deliveries d
-    where d.group_id = p_group and d.state = 0
-    order by d.priority, d.seq limit v_limit for update skip locked
-  ), ended as materialized (
-    select d.ctid, d.seq, d.priority, d.state from {q}deliveries d
-    where d.group_id = p_group and d.state = 1 and d.at <= v_now
-    order by d.at limit 1000 for update skip locked
-  ), expired as materialized (
-    select d.ctid, d.seq, d.priority, d.state from {q}deliveries d
-    where d.group_id = p_group and d.state = 3 and d.at < v_now
-    order by d.at limit 1000 for update skip locked
-  )
-  select
-    array_agg(c.ctid) filter (where c.place <= v_limit),
-    array_agg(c.ctid) filter (where c.place > v_limit and c.state <> 0)
-  into v_taken, v_ready
-  from (
-    select u.ctid, u.state, row_number() over (order by u.priority, u.seq) as place
-    from (table ready union all table ended union all table expired) u
-  ) c;
+  v_begun := clock_timestamp();
+  loop
+    -- SKIP LOCKED: claims never wait for each other, nor for a settlement, and get distinct rows.
+    with ready as materialized (
+      select d.ctid, d.seq, d.priority, d.state from {q}deliveries d
+      where d.group_id = p_group and d.state = 0 and (d.priority, d.seq) >= (v_priority, v_seq)
+      order by d.priority, d.seq limit v_limit for update skip locked
+    ), ended as materialized (
+      select d.ctid, d.seq, d.priority, d.state from {q}deliveries d
+      where d.group_id = p_group and d.state = 1 and d.at <= v_now and d.at >= v_since
+      order by d.at limit 1000 for update skip locked
+    ), expired as materialized (
+      select d.ctid, d.seq, d.priority, d.state from {q}deliveries d
+      where d.group_id = p_group and d.state = 3 and d.at < v_now and d.at >= v_since
+      order by d.at limit 1000 for update skip locked
+    )
+    select
+      array_agg(c.ctid) filter (where c.place <= v_limit),
+      array_agg(c.ctid) filter (where c.place > v_limit and c.state <> 0)
+    into v_taken, v_ready
+    from (
+      select u.ctid, u.state, row_number() over (order by u.priority, u.seq) as place
+      from (table ready union all table ended union all table expired) u
+    ) c;
+    exit when p_floor_age is null or v_since = 0 or cardinality(v_taken) >= v_limit;
+    v_priority := -2147483648;
+    v_seq := 0;
+    v_since := 0;
+  end loop;
+  v_took := extract(epoch from clock_timestamp() - v_begun) * 1000000;
   if v_ready is not null then
     update {q}deliveries d set state = 0 where d.ctid = any(v_ready);
   end if;
@@ -134,9 +158,7 @@ begin
     where d.group_id = p_group and d.state = 1
     order by d.at limit 1;
   end if;
-  if v_next is not null or v_held is not null then
-    return query
-    select null::bigint, null::text, null::int, null::text, null::text, null::text, null::bytea,
-      null::text, null::int, v_next, null::bigint, v_held;
-  end if;
+  return query
+  select null::bigint, null::text, null::int, null::text, null::text, null::text, null::bytea,
+    null::text, null::int, v_next, v_took, v_held;
 end $$;

@@ -21,6 +21,7 @@ from queue_lib.stores.sql.dialect import (
     Rows,
     StateCounts,
 )
+from queue_lib.stores.sql.postgres.floors import NO_FLOOR, Floors
 from queue_lib.stores.sql.postgres.functions import FUNCTIONS
 from queue_lib.stores.sql.postgres.listen import IN_TRANSACTION, sign
 
@@ -38,7 +39,8 @@ SELECT {q}append_v1(%b::text[], %b::int[], %b::text[], %b::text[], %b::bytea[], 
   %b::int[], %b::bigint[], %b::bigint[], %b::boolean[], %s, %s)"""
 _ENSURE_GROUP = "SELECT {q}ensure_group_v1(%s, %s, %s, %s)"
 _CLAIM = """
-SELECT * FROM {q}claim_v1(%s, %b::bigint[], %b::text[], %b::text[], %s, %s, %s, %s)"""
+SELECT * FROM {q}claim_v1(
+  %s, %b::bigint[], %b::text[], %b::text[], %s, %s, %s, %s, %s, %s, %s)"""
 _SETTLE = "SELECT {q}settle_v1(%s, %b::bigint[], %b::text[], %b::text[], %s, %s)"
 _REQUEUE = "SELECT {q}requeue_v1(%s, %b::bigint[], %b::text[], %s, %s, %s, %s)"
 _EXTEND = "SELECT {q}extend_v1(%s, %b::bigint[], %b::text[], %s, %s)"
@@ -57,6 +59,7 @@ class PostgresStatements:
     def __init__(self, tables: Tables) -> None:
         self._qualify = tables.qualify
         self._in_transaction = sign(tables, IN_TRANSACTION)
+        self._floors = Floors()
         self._functions = [tables.qualify(f"{{q}}{name}") for name in FUNCTIONS]
 
     def find_group(self, connection: Connection, topic: str, group: str) -> int | None:
@@ -139,14 +142,16 @@ class PostgresStatements:
         now: int | None,
     ) -> ClaimAnswer:
         seqs, tokens, keys = _columns(settled) if settled else (None, None, None)
-        found = list(self._execute(
+        # Capped claims count every lease, so they have to look at all.
+        floor = NO_FLOOR if max_in_flight > 0 else self._floors.of(group_id)
+        found = self._execute(
             connection, _CLAIM, group_id, seqs, tokens, keys and _unless_all_none(keys),
-            limit, lease, max_in_flight, now,
-        ).fetchall())  # fmt: skip
-        next_due, held = None, None
-        if found and found[-1][0] is None:  # not a delivery
-            *_, next_due, _, held = found.pop()
-        return ClaimAnswer([ClaimRow._make(row[:-1]) for row in found], next_due, set(held or ()))
+            limit, lease, max_in_flight, *floor, now,
+        ).fetchall()  # fmt: skip
+        *_, next_due, took, held = found[-1]  # not a delivery
+        rows = [ClaimRow._make(row[:-1]) for row in found[:-1]]
+        self._floors.learn(group_id, floor, rows if len(rows) == limit else [], took)
+        return ClaimAnswer(rows, next_due, set(held or ()))
 
     def settle(
         self,

@@ -20,7 +20,7 @@ demo: $(VENV)/.demo  ## publish, retry and dead-letter on a SQLite file, and wat
 	$(BIN)/python -m examples.demo $(ARGS)
 
 test: lint  ## lint, then run every test, on servers that the tests start themselves
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 check: lint  ## lint, then run the quick tests that need no server
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not processes" -k "not postgres" $(ARGS)

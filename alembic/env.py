@@ -77,8 +77,18 @@ def _run(connection: sa.Connection | None) -> None:
             _take_turn(connection)
         context.run_migrations()
         if _writes() and _is_at_base():
-            version_table = sa.Table(_tables.version_table, sa.MetaData(), schema=_tables.schema)
-            context.execute(sa.schema.DropTable(version_table, if_exists=True))
+            _drop_version_table(connection)
+
+
+def _drop_version_table(connection: sa.Connection | None) -> None:
+    if connection and _is_clickhouse(connection, None):
+        from queue_lib.stores.clickhouse import migration
+
+        tables = migration.tables_of(connection, _tables.prefix, _tables.schema)
+        migration.drop_version_table(connection, tables, _tables.version_table)
+        return
+    version_table = sa.Table(_tables.version_table, sa.MetaData(), schema=_tables.schema)
+    context.execute(sa.schema.DropTable(version_table, if_exists=True))
 
 
 def _alone_on_clickhouse(connection: sa.Connection | None) -> AbstractContextManager[object]:
@@ -124,17 +134,14 @@ def _connect(target: sa.Engine | sa.URL) -> Iterator[sa.Connection]:
         sa.event.listen(engine, "begin", _begin_sqlite)
     elif name == "postgresql":
         borrowed = isinstance(target, sa.Engine)
-        engine = target if isinstance(target, sa.Engine) else sa.create_engine(target)
+        if isinstance(target, sa.URL):  # connected to as the store does, whatever driver it names
+            target = sa.create_engine(target.set(drivername="postgresql+psycopg"))
         # A stricter level would read the version from a snapshot older than the wait for the lock.
-        engine = engine.execution_options(isolation_level="READ COMMITTED")
-    elif name == "clickhouse":
+        engine = target.execution_options(isolation_level="READ COMMITTED")
+    else:
         from queue_lib.stores.clickhouse.database import own_engine as own_clickhouse_engine
 
         engine, borrowed = own_clickhouse_engine(target), False
-    else:
-        raise UnsupportedError(
-            f"database {name!r}: the migrations know sqlite, postgresql and clickhouse"
-        )
     try:
         with engine.connect() as connection:
             yield connection
@@ -154,7 +161,7 @@ def _prefer_wal(driver: Any) -> None:
 
 def _begin_sqlite(connection: sa.Connection) -> None:
     if _writes():
-        begin_immediate(connection, _PATIENCE)
+        begin_immediate(connection.exec_driver_sql, _PATIENCE)
     else:
         connection.exec_driver_sql("BEGIN")
 

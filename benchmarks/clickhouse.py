@@ -1,7 +1,8 @@
-"""`python -m benchmarks.clickhouse [--smoke] [--drivers native,http]`: the store on ClickHouse.
+"""`python -m benchmarks.clickhouse [--smoke] [--drivers native,http] [--only TEXT]`.
 
-The floor of a case is the same statements with the same rows through the same connection, without
-the store: what its locks, memory, objects and proofs cost. Store and floor alternate.
+The store on ClickHouse. The floor of a case is the same statements with the same rows through the
+same connection, without the store: what its locks, memory, objects and proofs cost. Store and
+floor alternate.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ import statistics
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from uuid import uuid4
 
 import sqlalchemy as sa
 
 from queue_lib import ClaimRequest, Message, ProcessLocker, StartFrom, migrate
 from queue_lib.stores.clickhouse import statements
+from queue_lib.stores.clickhouse.codec import literal
 from queue_lib.stores.clickhouse.open import open_clickhouse_store
 from queue_lib.stores.clickhouse.schema import (
     FENCE_BITS,
@@ -33,6 +37,7 @@ from tests.clickhouse_server import ClickHouseServer
 GROUP = "bench"
 LEASE = timedelta(seconds=600)
 PAYLOAD = b"x" * 1024
+RATE = 100  # publishes a second, where parts are counted
 HIGH = 1 << (FENCE_BITS + 40)  # above every fence
 
 
@@ -47,15 +52,16 @@ class Bench:
         self.rounds = 2 if smoke else 10
         self._numbers = iter(range(1 << 40))
 
-    def cases(self) -> Iterator[tuple[str, str]]:
-        """Measure each case: its name, and what came out."""
-        yield "publish 1,000 a call", self.publish(1000)
+    def cases(self, seconds: float) -> Iterator[tuple[str, Callable[[], str]]]:
+        """Name every case, and what measures it."""
+        yield "publish 1,000 a call", partial(self.publish, 1000)
         for batch in (32, 64, 256):
-            yield f"drain in batches of {batch}", self.drain(batch)
+            yield f"drain in batches of {batch}", partial(self.drain, batch)
         for threads in (1, 16, 64):
-            yield f"publish one by one, {threads} threads", self.publish_together(threads)
+            yield f"publish one by one, {threads} threads", partial(self.publish_together, threads)
+        yield f"parts under {RATE} publishes a second", partial(self.parts, seconds)
         for depth in (1000,) if self.smoke else (10_000, 100_000, 1_000_000):
-            yield f"claim of 32 at {depth:,}", self.claim_at(depth)
+            yield f"claim of 32 at {depth:,}", partial(self.claim_at, depth)
 
     def publish(self, count: int) -> str:
         self.register("publish")
@@ -123,6 +129,44 @@ class Bench:
             worker.join()
         return f"{sum(counts) / (time.perf_counter() - began):,.0f}/s"
 
+    def parts(self, seconds: float) -> str:
+        """Publish one by one, consume, and count parts meanwhile; late publishes count as slow."""
+        self.register("parts")
+        began, taken, callers = time.perf_counter(), list[float](), 8
+
+        def publish(caller: int) -> None:
+            for number in range(caller, int(RATE * seconds), callers):
+                due = began + number / RATE
+                time.sleep(max(due - time.perf_counter(), 0))
+                self.append("parts", 1)
+                taken.append(time.perf_counter() - due)
+
+        def consume() -> None:
+            while any(publisher.is_alive() for publisher in publishers):
+                if not self.store.ack(self.claim("parts", 32)):
+                    time.sleep(0.02)
+
+        publishers = [threading.Thread(target=publish, args=(number,)) for number in range(callers)]
+        threads = [*publishers, threading.Thread(target=consume)]
+        for thread in threads:
+            thread.start()
+        most: Counter[str] = Counter()
+        while any(thread.is_alive() for thread in threads):
+            for table, parts in self.database.select(
+                "SELECT table, count() FROM system.parts WHERE active "
+                f"AND database = {literal(self.database.name)} AND match(table, 'live|messages') "
+                "GROUP BY table"
+            ):
+                most[table] = max(most[table], parts)
+            time.sleep(0.1)
+        rate = len(taken) / (time.perf_counter() - began)
+        cuts = statistics.quantiles(taken, n=100)
+        counts = ", ".join(f"{table} {most[table]}" for table in sorted(most))
+        return (
+            f"at most {counts} active; {rate:,.0f}/s, "
+            f"p50 {1000 * cuts[49]:.1f} ms, p99 {1000 * cuts[98]:.1f} ms"
+        )
+
     def claim_at(self, depth: int) -> str:
         topic = f"depth-{depth}"
         self.register(topic)
@@ -169,6 +213,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.clickhouse", description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="tiny sizes: does it still run?")
     parser.add_argument("--drivers", default="native,http")
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--seconds", type=float, default=30, help="of the case `parts`")
     options = parser.parse_args()
     print("| driver | case | measured |\n|---|---|---|")
     with ClickHouseServer() as server:
@@ -176,8 +222,9 @@ def main() -> int:
             url = sa.make_url(server.url(server.create_database(), driver))
             migrate.upgrade(url)
             bench = Bench(url, options.smoke)
-            for name, figures in bench.cases():
-                print(f"| {driver} | {name} | {figures} |", flush=True)
+            for name, measure in bench.cases(1 if options.smoke else options.seconds):
+                if options.only in name:
+                    print(f"| {driver} | {name} | {measure()} |", flush=True)
             bench.store.close()
     return 0
 

@@ -1,7 +1,7 @@
 """The command line for operators: create, upgrade and drop the tables; look at a group.
 
-Every failure is one line on standard error and exit code 1 (2 for a wrong call). The password in
-a database's URL is never printed.
+Every failure is one line on standard error and exit code 1; 2 for a call that can never work. The
+password in a database's URL is never printed.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from urllib.parse import quote, quote_plus
 
 import sqlalchemy as sa
 
-from queue_lib.errors import InvalidOptionsError, QueueError
+from queue_lib.errors import InvalidOptionsError, InvalidRequestError, QueueError, StoreError
 from queue_lib.migrate import current, downgrade, parse_url, upgrade
+from queue_lib.names import validate_name
 from queue_lib.registry import open_database_store
 from queue_lib.stores.schema import DEFAULT_PREFIX
+from queue_lib.urls import missing_file
 
 __all__ = ["main"]
 
@@ -34,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.run(url, given)
     except (QueueError, sa.exc.SQLAlchemyError, ImportError) as error:
         print(f"queue_lib: {_one_line(error, url)}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, InvalidRequestError) else 1
     return 0
 
 
@@ -52,9 +54,15 @@ def _downgrade(url: sa.URL, given: argparse.Namespace) -> None:
 
 
 def _stats(url: sa.URL, given: argparse.Namespace) -> None:
+    validate_name("topic", given.topic)
+    validate_name("group", given.group)
     where = {"schema": given.schema, "table_prefix": given.table_prefix}
     store = open_database_store(url, **where, wake=False)
     try:
+        if (path := missing_file(url)) is not None:
+            raise StoreError(f"{path}: there is no such file")
+        if not store.has_group(given.topic, given.group):
+            raise StoreError(f"topic {given.topic}: has no group {given.group}")
         stats = store.group_stats(given.topic, given.group)
     finally:
         store.close()

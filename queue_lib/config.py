@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from queue_lib.durations import DurationLike, parse_duration, to_timedelta
 from queue_lib.errors import InvalidOptionsError, shown
-from queue_lib.options import check_count, fill_defaults
+from queue_lib.options import check_count, check_flag, check_known, fill_defaults
 from queue_lib.stores.base import PurgePolicy
 
 __all__ = [
@@ -129,8 +129,7 @@ class Config:
 
     def __post_init__(self) -> None:
         fill_defaults(self)
-        if not isinstance(self.enabled, bool):
-            raise InvalidOptionsError(f"enabled {shown(self.enabled)}: must be true or false")
+        check_flag("enabled", self.enabled)
         if not isinstance(self.type, str):
             raise InvalidOptionsError(f"type {shown(self.type)}: must be a string")
 
@@ -168,12 +167,7 @@ def _checked(data: object, kind: type[Config | EngineConfig]) -> Mapping[str, An
     """Return `data` if it is a mapping of nothing but the fields of `kind`."""
     if not isinstance(data, Mapping):
         raise InvalidOptionsError(f"config {type(data).__name__}: must be an object")
-    known = {option.name for option in fields(kind)}
-    for key in data:
-        if key not in known:
-            raise InvalidOptionsError(
-                f"config key {shown(key)}: unknown; known are {', '.join(sorted(known))}"
-            )
+    check_known(data, {option.name for option in fields(kind)})
     return data
 
 

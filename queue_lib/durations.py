@@ -8,7 +8,14 @@ from fractions import Fraction
 
 from queue_lib.errors import InvalidOptionsError, shown
 
-__all__ = ["MAX_DURATION", "DurationLike", "microseconds", "parse_duration", "to_timedelta"]
+__all__ = [
+    "MAX_DURATION",
+    "DurationLike",
+    "in_seconds",
+    "microseconds",
+    "parse_duration",
+    "to_timedelta",
+]
 
 DurationLike = timedelta | float | int
 """A `timedelta`, or a number of seconds."""
@@ -41,7 +48,10 @@ def to_timedelta(
     elif abs(value) <= MAX_DURATION.total_seconds():  # not NaN, nor too much for a timedelta
         duration = timedelta(seconds=value)
     if duration is None or not least <= duration <= most:
-        raise InvalidOptionsError(f"{field} {shown(value)}: must be from {least} to {most}")
+        given = in_seconds(value) if isinstance(value, timedelta) else shown(value)
+        raise InvalidOptionsError(
+            f"{field} {given}: must be from {in_seconds(least)} to {in_seconds(most)}"
+        )
     return duration
 
 
@@ -63,6 +73,13 @@ def parse_duration(field: str, text: str) -> timedelta:
             f'{field} {shown(text)}: must be a duration such as "10m" or "1h30m"'
         )
     return timedelta(microseconds=round(total))
+
+
+def in_seconds(duration: timedelta) -> str:
+    """Return how an error shows a duration: ``"0.3 s"``, ``"3,153,600,000 s"``."""
+    whole, fraction = divmod(abs(microseconds(duration)), 1_000_000)
+    sign = "-" if duration < timedelta(0) else ""
+    return f"{sign}{whole:,}{f'.{fraction:06}'.rstrip('0') if fraction else ''} s"
 
 
 def microseconds(duration: timedelta) -> int:

@@ -81,7 +81,8 @@ class Publisher(Protocol):
         messages are visible at its commit and gone at its rollback; nothing is retried.
 
         Raises:
-            InvalidRequestError: a message cannot be stored; none was.
+            InvalidRequestError: a message cannot be stored; none was. Of several it tells which,
+                counted from 1.
             StoreUnavailableError: the store could not be reached.
             UnsupportedError: the store cannot write in the caller's transaction.
             QueueClosedError: the queue is closed.
@@ -100,7 +101,11 @@ class Subscription(Protocol):
         for ever) for the running handlers, whose leases stay renewed. Then it cancels what is
         left and releases its leases, so that another consumer takes over at once; outcomes of
         those runs are refused. Blocks for the timeout plus a second at most. Idempotent;
-        callable from any thread, also from a handler (which does not wait for itself).
+        callable from any thread, also from a handler: that does not wait for itself and, since it
+        has not ended, gets `False`.
+
+        Raises:
+            InvalidOptionsError: `timeout` is no duration, or negative; nothing was closed.
         """
         ...
 
@@ -122,7 +127,7 @@ class Subscriber(Protocol):
         `options`, or its fields as keywords; not both.
 
         Raises:
-            InvalidRequestError: a name or an option; nothing was registered.
+            InvalidRequestError: a name, an option or the handler; nothing was registered.
             LockerRequiredError: the store needs a locker to consume; nothing was registered.
             QueueClosedError: the queue is closed.
         """
@@ -163,7 +168,11 @@ class Queue(Publisher, Subscriber, Protocol):
         """Close every subscription, then what the queue owns; return whether all handlers ended.
 
         Afterwards every call raises `QueueClosedError`, except `close`. Blocks for the timeout
-        (`None`: until the handlers ended) plus a second at most.
+        (`None`: until the handlers ended) plus a second at most. From a handler: as
+        `Subscription.close`.
+
+        Raises:
+            InvalidOptionsError: `timeout` is no duration, or negative; nothing was closed.
         """
         ...
 

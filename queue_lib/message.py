@@ -49,9 +49,11 @@ class Message:
     headers: dict[str, str] | None = None
     """Optional metadata, text to text."""
     deliver_at: datetime | None = None
-    """Not handed out before this instant. Aware; at most the queue's retention ahead."""
+    """Not handed out before this instant. Aware; at most the queue's retention ahead.
+
+    A handler sees it in UTC."""
     published_at: datetime | None = None
-    """Set by `publish` when empty, in UTC by the producer's clock."""
+    """Set by `publish` when empty, by the producer's clock. A handler sees it in UTC."""
     priority: int = 0
     """Lower is handed out first among due deliveries; never breaks the order of a key."""
 

@@ -22,9 +22,17 @@ from alembic.runtime.environment import EnvironmentContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
-from queue_lib.errors import InvalidOptionsError, SchemaError, StoreError
+from queue_lib.errors import (
+    InvalidOptionsError,
+    SchemaError,
+    StoreError,
+    StoreUnavailableError,
+    UnsupportedError,
+    shown,
+)
 from queue_lib.stores.clickhouse.schema import COLUMNS as CLICKHOUSE_COLUMNS
 from queue_lib.stores.schema import DEFAULT_PREFIX, Tables, build_tables
+from queue_lib.urls import missing_file, read_target, read_url
 
 __all__ = [
     "Target",
@@ -60,11 +68,14 @@ def upgrade(
     already in a transaction, the commit is the caller's.
 
     Raises:
+        InvalidOptionsError: an argument is not valid.
+        UnsupportedError: the database or its driver is of a kind that the queue cannot use.
         SchemaError: the database, or `revision`, is of a release that this one does not know.
-        StoreError: the database refused.
+        StoreError: the database refused; a `StoreUnavailableError` if it could not be reached.
     """
-    config = alembic_config(target, schema=schema, table_prefix=table_prefix)
-    with _alembic():
+    config = alembic_config(_checked(target), schema=schema, table_prefix=table_prefix)
+    _check_revision(revision)
+    with _alembic(config):
         command.upgrade(config, revision)
 
 
@@ -77,14 +88,14 @@ def downgrade(
 ) -> None:
     """Take migrations back, down to `revision`; ``"base"`` drops every table **with its rows**.
 
-    A PostgreSQL schema stays, even if `upgrade` made it: it may hold other things.
-
-    Raises:
-        SchemaError: the database, or `revision`, is of a release that this one does not know.
-        StoreError: the database refused.
+    A PostgreSQL schema stays, even if `upgrade` made it: it may hold other things. Raises what
+    `upgrade` does.
     """
-    config = alembic_config(target, schema=schema, table_prefix=table_prefix)
-    with _alembic():
+    config = alembic_config(_checked(target), schema=schema, table_prefix=table_prefix)
+    _check_revision(revision)
+    if (path := _missing_file(config)) is not None:
+        raise StoreError(f"{path}: there is no such file")
+    with _alembic(config):
         command.downgrade(config, revision)
 
 
@@ -93,10 +104,11 @@ def current(
 ) -> str | None:
     """Return the revision that the database is at, or `None` if it has no tables of ours.
 
-    Raises:
-        StoreError: the database refused.
+    Raises what `upgrade` does.
     """
-    config = alembic_config(target, schema=schema, table_prefix=table_prefix)
+    config = alembic_config(_checked(target), schema=schema, table_prefix=table_prefix)
+    if _missing_file(config) is not None:
+        return None
     found: list[str] = []
 
     def read(revisions: Any, _context: Any) -> list[Any]:
@@ -104,7 +116,7 @@ def current(
         return []
 
     script = ScriptDirectory.from_config(config)
-    with _alembic(), EnvironmentContext(config, script, fn=read, dont_mutate=True):
+    with _alembic(config), EnvironmentContext(config, script, fn=read, dont_mutate=True):
         script.run_env()
     return found[0] if found else None
 
@@ -115,13 +127,18 @@ def alembic_config(
     schema: str | None = None,
     table_prefix: str = DEFAULT_PREFIX,
 ) -> Config:
-    """Build the configuration for any other Alembic command; it needs no ini file."""
+    """Build the configuration for any other Alembic command; it needs no ini file.
+
+    Raises:
+        InvalidOptionsError: an argument is not valid.
+        UnsupportedError: the database or its driver is of a kind that the queue cannot use.
+    """
     tables = build_tables(table_prefix, schema)
     config = Config()
     config.set_main_option("script_location", str(script_location()).replace("%", "%%"))
     config.attributes.update(table_prefix=tables.prefix, schema=tables.schema)
     if target is not None:
-        config.attributes["target"] = parse_url(target) if isinstance(target, str) else target
+        config.attributes["target"] = _checked(target)
     return config
 
 
@@ -130,13 +147,9 @@ def parse_url(text: str) -> sa.URL:
 
     Raises:
         InvalidOptionsError: it cannot be read. The message holds no part of it.
+        UnsupportedError: the database or its driver is of a kind that the queue cannot use.
     """
-    try:
-        return sa.make_url(text)
-    except (sa.exc.ArgumentError, ValueError):  # their texts may hold a part of the password
-        raise InvalidOptionsError(
-            "the database URL cannot be read: are special characters in it quoted?"
-        ) from None
+    return read_url("target", text)
 
 
 def script_location() -> Path:
@@ -170,7 +183,7 @@ def configured_target(config: Config) -> sa.URL | sa.Engine | sa.Connection:
     )
     if not given:
         raise CommandError("no database: pass -x url=… or set QUEUE_LIB_DATABASE_URL")
-    return parse_url(given) if isinstance(given, str) else given
+    return _checked(given)
 
 
 def include_name(
@@ -204,8 +217,23 @@ def include_object(
     return not (ours and _is_ours(name, table_prefix, schema))
 
 
+def _checked(target: Target) -> sa.URL | sa.Engine | sa.Connection:
+    # A connection may be an asynchronous one's, inside `AsyncConnection.run_sync`.
+    return target if isinstance(target, sa.Connection) else read_target("target", target)
+
+
+def _check_revision(revision: object) -> None:
+    if not isinstance(revision, str):
+        raise InvalidOptionsError(f"revision {shown(revision)}: must be a string")
+
+
+def _missing_file(config: Config) -> str | None:
+    target = config.attributes["target"]
+    return missing_file(target) if isinstance(target, sa.URL) else None
+
+
 @contextmanager
-def _alembic() -> Iterator[None]:
+def _alembic(config: Config) -> Iterator[None]:
     """Run Alembic alone, also inside a host's own run of it, and with our errors."""
     with _one_at_a_time:
         # A revision of the host may call `upgrade(op.get_bind())`: its own globals must be back
@@ -215,12 +243,41 @@ def _alembic() -> Iterator[None]:
             yield
         except CommandError as error:
             raise SchemaError(str(error)) from error
-        except sa.exc.DBAPIError as error:
-            raise StoreError(str(error.orig).strip()) from error
+        except ImportError as error:
+            raise UnsupportedError(f"target: its driver is missing: {error}") from error
+        except Exception as error:
+            ours = _translated(error, config.attributes["target"])
+            if ours is None:
+                raise
+            raise ours from error
         finally:
             for proxy in outer:
                 if proxy is not None:
                     proxy._install_proxy()
+
+
+def _translated(error: Exception, target: sa.URL | sa.Engine | sa.Connection) -> StoreError | None:
+    """Say what an error means, as the store of that database does; `None`: it is no database's."""
+    url = target if isinstance(target, sa.URL) else target.engine.url
+    name = url.get_backend_name()
+    if name == "clickhouse":
+        from queue_lib.stores.clickhouse.errors import DRIVER_ERRORS
+        from queue_lib.stores.clickhouse.errors import translate as translate_clickhouse
+
+        return translate_clickhouse(error) if isinstance(error, DRIVER_ERRORS) else None
+    if not isinstance(error, sa.exc.DBAPIError):
+        return None
+    from queue_lib.stores.sql.errors import translate
+
+    if name == "postgresql":
+        from queue_lib.stores.sql.postgres.database import classify
+
+        return translate(error, classify(error))
+    from queue_lib.stores.sql.sqlite.engines import explained, is_busy
+
+    if is_busy(error):
+        return translate(error, StoreUnavailableError)
+    return explained(error, url) or translate(error, StoreError)
 
 
 def _is_ours(name: str | None, prefix: str, schema: str | None) -> bool:

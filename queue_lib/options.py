@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
-from queue_lib.durations import DurationLike, microseconds, to_timedelta
+from queue_lib.durations import DurationLike, in_seconds, microseconds, to_timedelta
 from queue_lib.errors import InvalidOptionsError, shown
 from queue_lib.names import validate_name
 
@@ -25,6 +25,8 @@ __all__ = [
     "StartFrom",
     "SubscribeOptions",
     "check_count",
+    "check_flag",
+    "check_known",
     "fill_defaults",
 ]
 
@@ -76,7 +78,9 @@ class SubscribeOptions:
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     """Attempts before a delivery is dead-lettered, 1 to 1,000,000."""
     backoff_base: timedelta = DEFAULT_BACKOFF_BASE
-    """The first retry delay, at least 1 ms; doubled for each further attempt."""
+    """The first retry delay, at least 1 ms; doubled for each further attempt.
+
+    At most `backoff_max`, to which only the default gives way."""
     backoff_max: timedelta = DEFAULT_BACKOFF_MAX
     """The longest retry delay, at least 1 ms."""
     dead_letter_topic: str | None = None
@@ -98,6 +102,13 @@ class SubscribeOptions:
         self._normalise("lease_duration", least=MIN_LEASE_DURATION)
         self._normalise("backoff_base", least=_MILLISECOND)
         self._normalise("backoff_max", least=_MILLISECOND)
+        # By identity: one second that was asked for is not the default.
+        chosen = self.backoff_base is not DEFAULT_BACKOFF_BASE
+        if chosen and self.backoff_base > self.backoff_max:
+            raise InvalidOptionsError(
+                f"backoff_base {in_seconds(self.backoff_base)}: "
+                f"must be at most backoff_max, {in_seconds(self.backoff_max)}"
+            )
         if self.dead_letter_topic is not None:
             validate_name("dead_letter_topic", self.dead_letter_topic)
         try:
@@ -130,6 +141,29 @@ def fill_defaults(options: Any) -> None:
     for option in fields(options):
         if getattr(options, option.name) is None:
             object.__setattr__(options, option.name, option.default)
+
+
+def check_known(given: Mapping[Any, object], known: Collection[str]) -> None:
+    """Check the names of options.
+
+    Raises:
+        InvalidOptionsError: of the first that is not one of `known`.
+    """
+    for name in given:
+        if name not in known:
+            raise InvalidOptionsError(
+                f"unknown option {shown(name)} (known: {', '.join(sorted(known))})"
+            )
+
+
+def check_flag(field: str, value: object) -> None:
+    """Check an option that is on or off.
+
+    Raises:
+        InvalidOptionsError: neither `True` nor `False`.
+    """
+    if not isinstance(value, bool):
+        raise InvalidOptionsError(f"{field} {shown(value)}: must be true or false")
 
 
 def check_count(field: str, value: Any, least: int, most: int) -> None:

@@ -5,9 +5,10 @@ The one module that knows concrete stores, and it imports one only when it is ch
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,9 @@ from queue_lib.engine.queue import StoreQueue, new_store_queue
 from queue_lib.errors import InvalidOptionsError, UnsupportedError, shown
 from queue_lib.interfaces import Queue
 from queue_lib.locks import DistributedLocker
-from queue_lib.stores.schema import DEFAULT_PREFIX
+from queue_lib.options import check_flag, check_known
+from queue_lib.stores.schema import DEFAULT_PREFIX, build_tables
+from queue_lib.urls import DATABASES, read_target, read_url
 
 if TYPE_CHECKING:
     from queue_lib.stores.clickhouse.store import ClickHouseStore
@@ -85,7 +88,7 @@ def new_queue(config: Config | None, dependencies: Dependencies | None = None) -
     """Build the queue that `config` selects; `None` if it is `None` or disabled.
 
     Raises:
-        InvalidOptionsError: the type is unknown, or its configuration is not valid.
+        InvalidOptionsError: the type is unknown, or its configuration or the locker is not valid.
         UnsupportedError: a dependency is missing or of a kind that the queue cannot use, or the
             factory made nothing.
     """
@@ -126,28 +129,33 @@ def open_queue(
 
     Args:
         target: ``sqlite:///app.db``, ``postgresql+psycopg://…``, ``clickhouse+native://…`` or
-            ``memory://``; or an application's engine, which is borrowed and never disposed of.
+            ``memory://``, which checks the other options and needs none; or an application's
+            engine, which is borrowed and never disposed of.
         locker: a lock that all instances share, for databases that need one.
         migrate: create or upgrade the tables now.
         schema: the schema of the tables; on ClickHouse their database; SQLite has none.
         table_prefix: what the names of the tables begin with.
         wake: tell other processes of publishes and listen for theirs; without it they poll.
-        listen_url: where to listen when `target` goes through a transaction pooler.
+        listen_url: where to listen when `target` goes through a transaction pooler; PostgreSQL
+            only.
         **engine_config: fields of `EngineConfig`.
 
     Raises:
         InvalidOptionsError: an option is unknown or out of bounds.
-        UnsupportedError: the database is of a kind that the queue cannot use.
+        UnsupportedError: the database or its driver is of a kind that the queue cannot use.
         StoreError: `migrate` failed.
     """
-    config = EngineConfig.from_mapping(engine_config)
-    url = target.url if isinstance(target, sa.Engine) else _url(target)
-    if url.get_backend_name() == "memory":
+    check_known(engine_config, _known_options())
+    config = EngineConfig(**engine_config)
+    check_flag("migrate", migrate)
+    target = read_target("target", target, (*DATABASES, "memory"))
+    if _database_of(target) == "memory":
+        _check_options(locker, schema, table_prefix, wake, listen_url)
         from queue_lib.stores.memory import MemoryStore
 
         return new_store_queue(MemoryStore(), config)
     store = open_database_store(
-        target if isinstance(target, sa.Engine) else url,
+        target,
         locker=locker,
         schema=schema,
         table_prefix=table_prefix,
@@ -166,7 +174,7 @@ def open_queue(
 
 
 def open_database_store(
-    target: sa.Engine | sa.URL,
+    target: str | sa.URL | sa.Engine,
     *,
     locker: DistributedLocker | None = None,
     schema: str | None = None,
@@ -177,28 +185,53 @@ def open_database_store(
     """Open the store that fits an engine or a URL.
 
     Raises:
-        UnsupportedError: the database is of a kind that the queue cannot use.
+        InvalidOptionsError: an option is out of bounds.
+        UnsupportedError: the database or its driver is of a kind that the queue cannot use.
     """
-    url = target.url if isinstance(target, sa.Engine) else target
-    if url.get_backend_name() == "clickhouse":
-        from queue_lib.stores.clickhouse.open import open_clickhouse_store
-
-        return open_clickhouse_store(target, locker, schema=schema, table_prefix=table_prefix)
-    from queue_lib.stores.sql.open import open_sql_store
-
-    return open_sql_store(
-        target, schema=schema, table_prefix=table_prefix, wake=wake, listen_url=listen_url
-    )
-
-
-def _url(target: object) -> sa.URL:
-    if not isinstance(target, str | sa.URL):
-        raise InvalidOptionsError(f"target {type(target).__name__}: must be a URL or an Engine")
+    target = read_target("target", target)
+    listen = _check_options(locker, schema, table_prefix, wake, listen_url)
+    name = _database_of(target)
+    if listen is not None and name != "postgresql":
+        raise InvalidOptionsError(f"listen_url: is for PostgreSQL, and target is of {name!r}")
     try:
-        return sa.make_url(target)
-    # Their texts hold parts of the URL, perhaps of a password that has an @ or a colon in it.
-    except (sa.exc.ArgumentError, ValueError):
-        raise InvalidOptionsError("target: is not a database URL") from None
+        if name == "clickhouse":
+            from queue_lib.stores.clickhouse.open import open_clickhouse_store
+
+            return open_clickhouse_store(target, locker, schema=schema, table_prefix=table_prefix)
+        from queue_lib.stores.sql.open import open_sql_store
+
+        return open_sql_store(
+            target, schema=schema, table_prefix=table_prefix, wake=wake, listen_url=listen
+        )
+    except ImportError as error:
+        raise UnsupportedError(f"target: its driver is missing: {error}") from error
+
+
+def _check_options(
+    locker: object, schema: str | None, table_prefix: str, wake: object, listen_url: object
+) -> sa.URL | None:
+    """Check the options of a database; return where to listen."""
+    if locker is not None and not _is_locker(locker):
+        raise InvalidOptionsError(f"locker {shown(locker)}: must be a DistributedLocker")
+    check_flag("wake", wake)
+    build_tables(table_prefix, schema)  # checks both
+    return None if listen_url is None else read_url("listen_url", listen_url, ["postgresql"])
+
+
+def _is_locker(given: object) -> bool:
+    return isinstance(given, DistributedLocker) and not isinstance(given, type)
+
+
+def _database_of(target: sa.URL | sa.Engine) -> str:
+    return target.dialect.name if isinstance(target, sa.Engine) else target.get_backend_name()
+
+
+def _known_options() -> set[str]:
+    """Return what `open_queue` takes as keywords."""
+    own = inspect.signature(open_queue).parameters.values()
+    return {it.name for it in own if it.kind is it.KEYWORD_ONLY} | {
+        setting.name for setting in fields(EngineConfig)
+    }
 
 
 def _offered(type_: str) -> Factory:

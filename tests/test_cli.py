@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_lib import migrate
+from queue_lib import migrate, open_queue
 from queue_lib.cli import main
 
 
@@ -33,8 +33,10 @@ def test_the_url_may_come_from_the_environment(sqlite_url, monkeypatch):
     assert migrate.current(sqlite_url) is not None
 
 
-def test_stats(sqlite_url, capsys):
-    migrate.upgrade(sqlite_url)
+def test_stats(sqlite_migrated_url, capsys):
+    with open_queue(sqlite_migrated_url) as queue:
+        queue.subscribe("orders", "billing", print)
+    sqlite_url = sqlite_migrated_url
     assert main(["stats", sqlite_url, "orders", "billing"]) == 0
     counted = dict(line.split() for line in capsys.readouterr().out.splitlines())
     assert counted["ready"] == counted["dead"] == "0"
@@ -44,28 +46,69 @@ def test_stats(sqlite_url, capsys):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["stats", "sqlite:///{folder}/new.db", "orders", "billing"],  # no tables
+        ["stats", "sqlite:///{folder}/empty.db", "orders", "billing"],  # no tables
+        ["stats", "sqlite:///{folder}/new.db", "orders", "billing"],
         ["migrate", "sqlite:///{folder}/missing/q.db"],
+        ["downgrade", "sqlite:///{folder}/new.db", "--revision", "base"],
         ["migrate", "sqlite:///{folder}/new.db", "--revision", "ql9999"],
-        ["migrate", "sqlite:///{folder}/new.db", "--table-prefix", "Not Good"],
         ["migrate", "memory://"],
         ["migrate", "postgresql+nosuch://u:sesame@127.0.0.1/d"],
         ["migrate", "postgresql+psycopg://u:sesame@127.0.0.1:1/d"],
         ["migrate", "postgresql+psycopg://u:ses/ame@127.0.0.1:1/d"],  # not quoted
         ["migrate", "postgresql+psycopg://u:sesame@127.0.0.1:1/d?sesame=1"],  # named by the driver
+    ],
+)
+def test_a_failure_is_one_line(arguments, tmp_path, capsys):
+    (tmp_path / "empty.db").touch()
+    fails(1, arguments, tmp_path, capsys)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["stats", "sqlite:///{folder}/new.db", "no topic", "billing"],
+        ["stats", "sqlite:///{folder}/new.db", "orders", "no/group"],
+        ["stats", "sqlite:///{folder}/new.db", "orders", "billing", "--table-prefix", "Not Good"],
+        ["migrate", "sqlite:///{folder}/new.db", "--table-prefix", "Not Good"],
+        ["migrate", "sqlite:///{folder}/new.db?timeout=abc"],
         ["migrate", "not a url: sesame"],
         ["migrate"],
     ],
 )
-def test_a_failure_is_one_line(arguments, tmp_path, capsys, monkeypatch):
+def test_what_can_never_work_is_one_line_and_exits_with_2(arguments, tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("QUEUE_LIB_DATABASE_URL", raising=False)
-    assert main([argument.replace("{folder}", str(tmp_path)) for argument in arguments]) == 1
+    fails(2, arguments, tmp_path, capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def fails(code, arguments, folder, capsys):
+    assert main([argument.replace("{folder}", str(folder)) for argument in arguments]) == code
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith("queue_lib: ")
     assert printed.err.count("\n") == 1
     assert "sesame" not in printed.err
     assert "Traceback" not in printed.err
+
+
+@pytest.mark.parametrize(
+    ("topic", "group"), [("orders", "unknown"), ("unknown", "billing"), ("unknown", "unknown")]
+)
+def test_an_unknown_group_is_told_from_an_empty_one(sqlite_migrated_url, topic, group, capsys):
+    with open_queue(sqlite_migrated_url) as queue:
+        queue.subscribe("orders", "billing", print)
+    assert main(["stats", sqlite_migrated_url, topic, group]) == 1
+    assert capsys.readouterr().err == f"queue_lib: topic {topic}: has no group {group}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["stats", "{url}", "orders", "billing"], ["downgrade", "{url}", "--revision=base"]],
+)
+def test_looking_makes_no_file(arguments, sqlite_url, tmp_path, capsys):
+    assert main([argument.replace("{url}", sqlite_url) for argument in arguments]) == 1
+    assert capsys.readouterr().err == f"queue_lib: {tmp_path}/queue.db: there is no such file\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("arguments", [[], ["nonsense"], ["downgrade", "sqlite:///unused.db"]])

@@ -72,10 +72,10 @@ def downgrade() -> None:
 
 def _run_on_clickhouse(statements: Callable[[Any], list[str]], tables: Tables) -> None:
     """Run what the store's release of this revision says: other tables, another design."""
-    from queue_lib.stores.clickhouse.schema import build_clickhouse_tables
+    from queue_lib.stores.clickhouse.migration import tables_of
 
     connection = op.get_bind()
-    there = build_clickhouse_tables(connection.engine.url.database, tables.prefix, tables.schema)
+    there = tables_of(connection, tables.prefix, tables.schema)
     for statement in statements(there):
         connection.exec_driver_sql(statement)
 

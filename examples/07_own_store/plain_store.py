@@ -268,7 +268,13 @@ def _is_untaken_copy(stored: Stored) -> bool:
 
 
 def _copy(message: Message) -> Message:
-    return replace(message, payload=bytes(message.payload), headers=copy.copy(message.headers))
+    return replace(
+        message,
+        payload=bytes(message.payload),
+        headers=copy.copy(message.headers),
+        deliver_at=message.deliver_at and message.deliver_at.astimezone(UTC),
+        published_at=message.published_at and message.published_at.astimezone(UTC),
+    )
 
 
 def _microseconds(duration: timedelta) -> int:

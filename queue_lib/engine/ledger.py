@@ -135,6 +135,11 @@ class Ledger:
             finally:
                 self._waiters -= 1
 
+    def has_closers(self) -> bool:
+        """Say whether handlers run that nobody waited for, because they close what runs them."""
+        with self._lock:
+            return bool(self._closers)
+
     def runs_here(self) -> bool:
         """Say whether the calling thread is one of the handlers."""
         with self._lock:

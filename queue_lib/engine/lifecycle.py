@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
+from queue_lib.durations import DurationLike, to_timedelta
 from queue_lib.errors import QueueError
 from queue_lib.logs import get_logger
 
@@ -24,14 +25,19 @@ _logger = get_logger("queue_lib.engine")
 
 
 class Deadline:
-    """An instant on the monotonic clock by which something has to end; perhaps never."""
+    """An instant on the monotonic clock by which something has to end; never without a timeout.
+
+    Raises:
+        InvalidOptionsError: the timeout is no duration, or negative.
+    """
 
     __slots__ = ("_at",)
 
-    def __init__(self, timeout: float | timedelta | None) -> None:
-        if isinstance(timeout, timedelta):
-            timeout = timeout.total_seconds()
-        self._at = None if timeout is None else time.monotonic() + max(timeout, 0.0)
+    def __init__(self, timeout: DurationLike | None) -> None:
+        self._at: float | None = None
+        if timeout is not None:
+            seconds = to_timedelta("timeout", timeout, least=timedelta(0)).total_seconds()
+            self._at = time.monotonic() + seconds
 
     def left(self) -> float | None:
         """Return the seconds that are left, at least 0; `None`: no end."""

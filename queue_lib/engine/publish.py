@@ -9,11 +9,12 @@ from uuid import uuid4
 
 from queue_lib.errors import (
     InvalidMessageError,
+    InvalidRequestError,
     PayloadTooLargeError,
     ScheduleTooFarError,
     shown,
 )
-from queue_lib.message import Message
+from queue_lib.message import Delivery, Message
 from queue_lib.names import validate_name, validate_text
 
 __all__ = ["MAX_HEADERS_BYTES", "check_messages", "fill_in"]
@@ -28,20 +29,17 @@ def check_messages(
     """Check every message, in the order topic, id, key, headers, payload, schedule, priority.
 
     Raises:
-        InvalidRequestError: of the first message that cannot be stored; nothing was changed.
+        InvalidRequestError: of the first message that cannot be stored; nothing was changed. It
+            tells the place of the message, from 1, if there are several.
     """
     horizon = datetime.now(UTC) + retention
-    for message in messages:
-        if not isinstance(message, Message):
-            raise InvalidMessageError(f"message {type(message).__name__}: must be a Message")
-        validate_name("topic", message.topic)
-        validate_text("id", message.id)
-        validate_text("key", message.key)
-        if message.headers is not None:
-            _check_headers(message.headers)
-        _check_payload(message.payload, max_payload_bytes)
-        _check_schedule(message, horizon)
-        _check_priority(message.priority)
+    for place, message in enumerate(messages, 1):
+        try:
+            _check_message(message, max_payload_bytes, horizon)
+        except InvalidRequestError as error:
+            if len(messages) > 1:
+                error.args = (f"message {place}: {error}",)
+            raise
 
 
 def fill_in(messages: Sequence[Message]) -> None:
@@ -52,6 +50,25 @@ def fill_in(messages: Sequence[Message]) -> None:
             message.id = str(uuid4())
         if message.published_at is None:
             message.published_at = now
+
+
+def _check_message(message: object, max_payload_bytes: int, horizon: datetime) -> None:
+    if not isinstance(message, Message):
+        raise InvalidMessageError(f"message {type(message).__name__}: must be a Message")
+    if isinstance(message, Delivery):
+        # Its id is stored, so nothing would be, without a word.
+        raise InvalidMessageError(
+            "message Delivery: was published already; to have it handled again, publish a new "
+            "Message with its topic, payload, key and headers, but not with its id"
+        )
+    validate_name("topic", message.topic)
+    validate_text("id", message.id)
+    validate_text("key", message.key)
+    if message.headers is not None:
+        _check_headers(message.headers)
+    _check_payload(message.payload, max_payload_bytes)
+    _check_schedule(message, horizon)
+    _check_priority(message.priority)
 
 
 def _check_headers(headers: object) -> None:

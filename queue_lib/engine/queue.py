@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import dataclasses
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +19,7 @@ from tenacity import (
 )
 
 from queue_lib.config import EngineConfig
+from queue_lib.engine.handlers import check_handler
 from queue_lib.engine.lifecycle import Deadline, Service
 from queue_lib.engine.publish import check_messages, fill_in
 from queue_lib.engine.subscription import GRACE, StoreSubscription
@@ -29,12 +30,13 @@ from queue_lib.errors import (
     QueueClosedError,
     StoreUnavailableError,
     UnsupportedError,
+    shown,
 )
 from queue_lib.forks import follow_forks, leave_forks
 from queue_lib.interfaces import Handler, Health
 from queue_lib.message import Message
 from queue_lib.names import validate_name
-from queue_lib.options import SubscribeOptions
+from queue_lib.options import SubscribeOptions, check_known
 from queue_lib.stores.base import (
     ConsumeChecker,
     DetailedStats,
@@ -124,8 +126,7 @@ class StoreQueue:
             raise DeadLetterLoopError(
                 f"dead_letter_topic {topic!r}: is the subscribed topic; each copy would fail again"
             )
-        if not callable(handler) or inspect.iscoroutinefunction(handler):
-            raise InvalidOptionsError(f"handler {handler!r}: must be a plain function")
+        check_handler(handler)
         if isinstance(self._store, ConsumeChecker):
             self._store.can_consume()
         _persistently(lambda: self._store.ensure_group(topic, group, options.start_from))
@@ -303,16 +304,14 @@ def new_store_queue(store: Store, config: EngineConfig | None = None) -> StoreQu
 
 def _options(options: SubscribeOptions | None, fields: dict[str, Any]) -> SubscribeOptions:
     if options is None:
-        try:
-            return SubscribeOptions(**fields)
-        except TypeError as error:
-            raise InvalidOptionsError(f"options: {error}") from None
+        check_known(fields, {option.name for option in dataclasses.fields(SubscribeOptions)})
+        return SubscribeOptions(**fields)
     if fields:
         raise InvalidOptionsError(
             f"options: pass a SubscribeOptions or keywords, not both ({', '.join(sorted(fields))})"
         )
     if not isinstance(options, SubscribeOptions):
-        raise InvalidOptionsError(f"options {options!r}: must be a SubscribeOptions")
+        raise InvalidOptionsError(f"options {shown(options)}: must be a SubscribeOptions")
     return options
 
 

@@ -113,14 +113,14 @@ class StoreSubscription:
             self._pump.stop_claiming()
 
     def drain(self, deadline: Deadline) -> bool:
-        """Wait for the handlers, at the deadline cancel the rest; say whether all had ended."""
+        """Wait for the handlers, at the deadline cancel the rest; say whether all have ended."""
         if not self.in_this_process:
             return True
         ended = self._ledger.wait_empty(deadline.left())
         if not ended:
             self._settler.hurry()
             self._pump.hurry(self._ledger.abandon())
-        return ended
+        return ended and not self._ledger.has_closers()
 
     def join(self, bound: Deadline) -> bool:
         """Wait until a closed subscription has left the store; say whether it has."""

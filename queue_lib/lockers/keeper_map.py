@@ -15,10 +15,16 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from queue_lib.durations import DurationLike, microseconds
-from queue_lib.errors import InvalidOptionsError, StoreUnavailableError, UnsupportedError, shown
+from queue_lib.errors import (
+    InvalidOptionsError,
+    SchemaError,
+    StoreUnavailableError,
+    shown,
+)
 from queue_lib.lockers.lease import DEFAULT_TTL, PATIENCE, RESERVATION, Lease, LeaseLocker, Turn
 from queue_lib.stores.clickhouse.codec import literal
 from queue_lib.stores.clickhouse.database import Database
+from queue_lib.urls import read_target
 
 __all__ = ["DEFAULT_TABLE", "KeeperMapLocker"]
 
@@ -101,7 +107,9 @@ class KeeperMapLocker(LeaseLocker):
         table: str = DEFAULT_TABLE,
         path: str | None = None,
     ) -> None:
-        super().__init__(_KeeperMapLeases(_target(target), table, path), ttl)
+        super().__init__(
+            _KeeperMapLeases(read_target("target", target, ["clickhouse"]), table, path), ttl
+        )
 
 
 class _Row(NamedTuple):
@@ -203,7 +211,11 @@ class _KeeperMapLeases:
             self._has_table = True
         values = _values(lease)
         names = [values["lock"], values["next"]]
-        found = self._database.select(self._fill(_READ, names=names))
+        try:
+            found = self._database.select(self._fill(_READ, names=names))
+        except SchemaError as error:  # dropped, as it must be when the Keeper has forgotten it
+            self._has_table = False
+            raise StoreUnavailableError(f"table {self._table}: is missing") from error
         rows = {name: _Row(*fields) for name, *fields, _ in found}
         return _State(rows.get(names[0]), rows.get(names[1]), found[0][-1] if found else 0)
 
@@ -237,15 +249,3 @@ class _KeeperMapLeases:
 
 def _values(lease: Lease) -> dict[str, str]:
     return {"lock": f"lock {lease.key}", "next": f"next {lease.key}", "me": lease.owner}
-
-
-def _target(target: sa.Engine | sa.URL | str) -> sa.Engine | sa.URL:
-    if isinstance(target, str):
-        try:
-            target = sa.make_url(target)
-        except (sa.exc.ArgumentError, ValueError):  # their texts may hold a part of the password
-            raise InvalidOptionsError("target: is not a database URL") from None
-    name = (target.url if isinstance(target, sa.Engine) else target).get_backend_name()
-    if name != "clickhouse":
-        raise UnsupportedError(f"database {name!r}: this locker knows clickhouse")
-    return target

@@ -13,9 +13,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from queue_lib.durations import DurationLike, microseconds
-from queue_lib.errors import InvalidOptionsError, UnsupportedError
+from queue_lib.errors import UnsupportedError
 from queue_lib.lockers.lease import DEFAULT_TTL, PATIENCE, RESERVATION, Lease, LeaseLocker, Turn
 from queue_lib.lockers.sql_databases import LockDatabase, PostgresLocks, SqliteLocks
+from queue_lib.urls import read_target
 
 __all__ = ["DEFAULT_TABLE", "SQLLocker", "lock_table"]
 
@@ -226,14 +227,6 @@ def _parameters(lease: Lease) -> dict[str, object]:
 
 
 def _open(target: sa.Engine | sa.URL | str) -> LockDatabase:
-    if isinstance(target, str):
-        try:
-            target = sa.make_url(target)
-        except (sa.exc.ArgumentError, ValueError):  # their texts may hold a part of the password
-            raise InvalidOptionsError("target: is not a database URL") from None
+    target = read_target("target", target, ["postgresql", "sqlite"])
     name = (target.url if isinstance(target, sa.Engine) else target).get_backend_name()
-    if name == "postgresql":
-        return PostgresLocks(target)
-    if name == "sqlite":
-        return SqliteLocks(target)
-    raise UnsupportedError(f"database {name!r}: this locker knows postgresql and sqlite")
+    return PostgresLocks(target) if name == "postgresql" else SqliteLocks(target)

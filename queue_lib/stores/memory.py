@@ -312,10 +312,14 @@ def _copy(message: Message) -> Message:
         message.key,
         message.id,
         dict(message.headers) if message.headers else None,
-        message.deliver_at,
-        message.published_at,
+        _in_utc(message.deliver_at),
+        _in_utc(message.published_at),
         message.priority,
     )
+
+
+def _in_utc(value: datetime | None) -> datetime | None:
+    return None if value is None else value.astimezone(UTC)
 
 
 def _instant(value: datetime | None) -> int:

@@ -15,14 +15,14 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from queue_lib.errors import StoreUnavailableError
 from queue_lib.message import Message
 from queue_lib.options import StartFrom
 from queue_lib.stores.base import Claimed, ClaimRequest, PurgePolicy, Stats, Store
 
-__all__ = ["FaultyStore", "Pause", "PausingStore", "StoreWrapper"]
+__all__ = ["FaultyStore", "Operation", "Pause", "PausingStore", "StoreWrapper", "operations"]
 
 PAUSE_SECONDS = 20.0
 """How long a test and a paused call wait for each other at most; never reached when all is well."""
@@ -99,11 +99,28 @@ class StoreWrapper:
         self.call("close")
 
 
-def _calls(method: str, args: tuple[Any, ...]) -> dict[str, tuple[Any, ...]]:
-    """Return what a call does, by the names that a test has for it, and with what arguments."""
-    if method == "ack_and_claim":
-        return {"ack": args[:1], "claim": args[1:], method: args}
-    return {method: args}
+class Operation(NamedTuple):
+    """What a call of a store does, or one of the two things that a joint one does."""
+
+    method: str
+    args: tuple[Any, ...]
+    answer: Any
+
+
+def operations(method: str, args: tuple[Any, ...], answer: Any = None) -> list[Operation]:
+    """Return what a call does: ``ack_and_claim`` is an ``ack`` and a ``claim``.
+
+    `answer` may be the exception that the call raised: then it is that of both.
+    """
+    if method != "ack_and_claim":
+        return [Operation(method, args, answer)]
+    acked, claimed = answer if isinstance(answer, tuple) else (answer, answer)
+    return [Operation("ack", args[:1], acked), Operation("claim", args[1:], claimed)]
+
+
+def _cues(method: str, args: tuple[Any, ...]) -> dict[str, tuple[Any, ...]]:
+    """Return the names by which a call can be meant, with the arguments of each."""
+    return {method: args} | {each.method: each.args for each in operations(method, args)}
 
 
 class FaultyStore(StoreWrapper):
@@ -151,7 +168,7 @@ class FaultyStore(StoreWrapper):
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the wrapped store, and fail if it is its turn."""
-        fault = self._next(_calls(method, args), kwargs)
+        fault = self._next(_cues(method, args), kwargs)
         if fault is None:
             return super().call(method, *args, **kwargs)
         if fault.applied:
@@ -211,7 +228,7 @@ class PausingStore(StoreWrapper):
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the wrapped store, and stop if it is its turn."""
         with self._lock:
-            calls = _calls(method, args)
+            calls = _cues(method, args)
             pause = next((pause for pause in self._pauses if pause.method in calls), None)
             if pause is not None:
                 self._pauses.remove(pause)

@@ -112,8 +112,10 @@ def claim(store: ClickHouseStore, limit: int = 100, lease: float = 30) -> list[C
     return store.claim(request)
 
 
-def message(id_: str, key: str = "") -> Message:
-    return Message(TOPIC, b"x", key=key, id=id_, published_at=datetime.now(UTC))
+def message(id_: str, key: str = "", priority: int = 0, due_in: float = 0) -> Message:
+    now = datetime.now(UTC)
+    due = now + timedelta(seconds=due_in) if due_in else None
+    return Message(TOPIC, b"x", key, id_, deliver_at=due, published_at=now, priority=priority)
 
 
 class _Tell(logging.Handler):
@@ -145,6 +147,9 @@ def main(url: str, locks: str, ttl: str) -> None:
         elif command == "ack":
             acked = set(store.ack(held))
             answer = [found.message.id for found in held if found.delivery_id in acked]
+        elif command == "retry":
+            (backoff,) = arguments
+            answer = [store.retry(found, timedelta(seconds=backoff), "why") for found in held]
         print(json.dumps({"answer": answer}), flush=True)
 
 

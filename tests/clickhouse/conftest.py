@@ -14,6 +14,7 @@ from tests.clickhouse_server import ClickHouseServer
 
 if TYPE_CHECKING:
     from queue_lib.stores.clickhouse.store import ClickHouseStore
+    from tests.clickhouse.child import Child
 
 TTL = 0.4
 
@@ -59,3 +60,12 @@ def open_store(locks: Path) -> Iterator[Callable[..., ClickHouseStore]]:
 @pytest.fixture
 def store(url: str, open_store: Callable[..., ClickHouseStore]) -> ClickHouseStore:
     return open_store(url)
+
+
+@pytest.fixture
+def child(url: str, locks: Path) -> Iterator[Child]:
+    """Another process, on the same tables and locks."""
+    from tests.clickhouse.child import Child
+
+    with Child(url, locks, TTL) as child:
+        yield child

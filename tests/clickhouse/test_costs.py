@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,9 +14,11 @@ import pytest
 if not os.environ.get("CI"):
     pytest.importorskip("clickhouse_sqlalchemy", reason="the extra clickhouse is not installed")
 
+import clickhouse_driver
+
 from queue_lib.locks import ProcessLocker
 from queue_lib.options import StartFrom
-from queue_lib.stores.base import Stats
+from queue_lib.stores.base import PurgePolicy, Stats
 from queue_lib.stores.clickhouse.database import Database
 from queue_lib.testing.clock import ManualClock
 from tests.clickhouse.child import GROUP, TOPIC, claim, message
@@ -35,6 +37,21 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(Database, name, count)
     return counts
+
+
+@pytest.fixture
+def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows the server read for each statement, from now on: it tells the driver."""
+    rows: list[int] = []
+    original = clickhouse_driver.Client.execute
+
+    def execute(self: Any, *given: Any, **options: Any) -> Any:
+        result = original(self, *given, **options)
+        rows.append(self.last_query.progress.rows)
+        return result
+
+    monkeypatch.setattr(clickhouse_driver.Client, "execute", execute)
+    return rows
 
 
 @pytest.mark.parametrize("key", ["", "a key of its own"])
@@ -64,6 +81,34 @@ def test_an_empty_claim_is_one_statement(url, open_store, counted):
     counted.clear()
     assert claim(store) == []
     assert counted == {"select": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("finished", "timer"), [(200_000, False), (40_000, True)], ids=["plain", "an old timer"]
+)
+def test_a_claim_reads_nothing_of_what_is_finished(url, open_store, rows_read, finished, timer):
+    """It begins at the low mark; if a timer keeps that low, the janitor has removed the rest."""
+    locker, clock = ProcessLocker(), ManualClock(datetime.now(UTC))
+    store = open_store(url, locker=locker, clock=clock)
+    store.ensure_group(TOPIC, GROUP, StartFrom.LATEST)
+    if timer:
+        store.append([message("timer", due_in=86_400)])
+    for start in range(0, finished, 20_000):
+        store.append([message(f"m{number}") for number in range(start, start + 20_000)])
+    done = 0
+    while found := claim(store, 20_000):
+        done += len(store.ack(found))
+    assert done == finished
+    if timer:
+        clock.advance(660)
+        store.purge(PurgePolicy(timedelta(days=9), timedelta(days=9)), 100)
+    store.append([message(f"new {number}") for number in range(40)])
+    for handle in (store, open_store(url, locker=locker, clock=clock)):
+        rows_read.clear()
+        found = claim(handle, 10)
+        assert len(store.ack(found)) == 10
+        assert 10 < sum(rows_read) < finished // 10, rows_read
 
 
 @pytest.mark.slow

@@ -7,8 +7,6 @@ on clocks but that the lock's lease ends while the child is stopped.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,18 +18,11 @@ from queue_lib.options import StartFrom
 from queue_lib.stores.base import Stats
 from queue_lib.stores.clickhouse.database import Database
 from queue_lib.stores.clickhouse.store import ClickHouseStore
-from tests.clickhouse.child import GROUP, TOPIC, Child, claim, message
-from tests.clickhouse.conftest import TTL
+from tests.clickhouse.child import GROUP, TOPIC, claim, message
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 NAMES = [f"m{number}" for number in range(6)]
-
-
-@pytest.fixture
-def child(url: str, locks: Path) -> Iterator[Child]:
-    with Child(url, locks, TTL) as child:
-        yield child
 
 
 @pytest.fixture(autouse=True)
@@ -210,16 +201,16 @@ def test_a_publish_that_landed_below_a_cursor_is_given_to_the_group(
 
 @pytest.mark.parametrize("point", ["before", "after"])
 def test_a_publisher_killed_in_mid_call_leaves_all_or_nothing(store, child, point):
-    names = [[f"k{number:04}"] for number in range(2000)]
+    names = [f"k{number:04}" for number in range(2000)]
     child.ask("stop", f"{point} insert messages")
-    child.tell("publish", *names)
+    child.tell("publish", *([name] for name in names))
     child.wait_stopped(f"{point} insert messages")
     child.kill()
     stored = store.stats(TOPIC, GROUP).pending - len(NAMES)
     assert stored == (0 if point == "before" else 2000)
-    store.append([message(*name) for name in names])  # as the producer does again
+    store.append([message(name) for name in names])  # as the producer does again
     assert store.stats(TOPIC, GROUP).pending == len(NAMES) + 2000
-    assert ids(claim(store, 5000)) == [*NAMES, *(name for (name,) in names)]
+    assert ids(claim(store, 5000)) == [*NAMES, *names]
 
 
 def test_a_claimer_killed_behind_its_write_loses_nothing(store, child):

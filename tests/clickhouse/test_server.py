@@ -65,10 +65,10 @@ def prepare(server: ClickHouseServer, open_store: Any, driver: str) -> tuple[Any
 @pytest.mark.parametrize("driver", ["native", "http"])
 def test_after_a_restart_every_operation_goes_on(own_server, open_store, driver):
     """The fence table is empty: the first write is refused, and the store comes in again."""
-    for name, operate in OPERATIONS.items():
-        store, held = prepare(own_server, open_store, driver)
-        own_server.restart()
-        operate(store, held)
+    prepared = {name: prepare(own_server, open_store, driver) for name in OPERATIONS}
+    own_server.restart()
+    for name, (store, held) in prepared.items():
+        OPERATIONS[name](store, held)
         assert store.stats(TOPIC, GROUP) == AFTERWARDS.get(name, Stats(pending=3, leased=1)), name
 
 
@@ -104,7 +104,7 @@ def test_a_crash_in_the_middle_of_an_operation(own_server, open_store, driver, w
 def test_a_server_that_is_away_is_unavailable(own_server, open_store):
     for driver in ("native", "http"):
         store, held = prepare(own_server, open_store, driver)
-        own_server.stop()
+        own_server.kill()
         for operate in (*OPERATIONS.values(), lambda store, _: store.ping()):
             with pytest.raises(StoreUnavailableError) as caught:
                 operate(store, held)

@@ -145,9 +145,7 @@ def test_a_priority_far_behind_in_the_log_comes_first(store):
     store.ensure_group(TOPIC, GROUP, StartFrom.LATEST)
     store.append([message(f"m{number:05}") for number in range(3000)])
     assert [found.message.id for found in claim(store, 1)] == ["m00000"]
-    urgent = message("urgent")
-    urgent.priority = -1
-    store.append([urgent])
+    store.append([message("urgent", priority=-1)])
     assert [found.message.id for found in claim(store, 2)] == ["urgent", "m00001"]
 
 

@@ -1,4 +1,7 @@
-"""What the tests run in processes of their own: ``python -m tests.engine.child FUNCTION URL``."""
+"""What the tests run in processes of their own.
+
+As a program: ``python -m tests.engine.child FUNCTION URL LOCKS LATENCY``, see `Backend`.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import sqlalchemy as sa
-
-from queue_lib import Delivery, Message, new_store_queue, open_queue
-from queue_lib.stores.sql.open import open_sql_store
+from queue_lib import Delivery, Message, new_store_queue
+from queue_lib.lockers.sql import SQLLocker
 from queue_lib.testing.faults import PausingStore
-from tests.engine.harness import DEADLINE, FAST, GROUP, MINUTE, TOPIC, Gate, Inbox, eventually
-
-SHORT: dict[str, Any] = {**FAST, "lease_duration": 0.3}
+from tests.engine.harness import (
+    DEADLINE,
+    FAST,
+    GROUP,
+    LOCK_TTL,
+    MINUTE,
+    TOPIC,
+    Backend,
+    Gate,
+    Inbox,
+    eventually,
+)
 
 
 def say(something: object) -> None:
@@ -29,41 +39,48 @@ def say(something: object) -> None:
     sys.stdout.flush()
 
 
-def publish(url: str) -> None:
+def short(backend: Backend) -> dict[str, Any]:
+    """Options whose leases are soon over."""
+    return {**FAST, "lease_duration": backend.lease}
+
+
+def publish(backend: Backend) -> None:
     """Publish once the parent says so; say the instant."""
-    with open_queue(url) as queue:
+    with new_store_queue(backend.open()) as queue:
         sys.stdin.readline()
         say(time.monotonic())
         queue.publish(Message(TOPIC))
 
 
-def die_of_the_message(url: str) -> None:
+def die_of_the_message(backend: Backend) -> None:
     """Die of each message; end when the message is dead."""
 
     def handle(delivery: Delivery) -> None:
         say(f"run {delivery.attempt}")
         os._exit(9)
 
-    with open_queue(url) as queue:
-        queue.subscribe(TOPIC, GROUP, handle, **SHORT, max_attempts=3, dead_letter_topic="dead")
+    with new_store_queue(backend.open()) as queue:
+        queue.subscribe(
+            TOPIC, GROUP, handle, **short(backend), max_attempts=3, dead_letter_topic="dead"
+        )
         eventually(lambda: queue.stats(TOPIC, GROUP).dead)
 
 
-def hold(url: str) -> None:
+def hold(backend: Backend) -> None:
     """Hold what comes, say what it is, and wait to be killed."""
 
     def handle(delivery: Delivery) -> None:
         say(delivery.id)
         delivery.cancelled.wait(2 * DEADLINE)
 
-    queue = open_queue(url)
-    queue.subscribe(TOPIC, GROUP, handle, **SHORT, concurrency=20)
+    queue = new_store_queue(backend.open())
+    queue.subscribe(TOPIC, GROUP, handle, **short(backend), concurrency=20)
     sys.stdin.readline()
 
 
-def freeze(url: str) -> None:
+def freeze(backend: Backend) -> None:
     """Stop with a delivery in hand, between two statements; say how its run ended."""
-    store = PausingStore(open_sql_store(sa.make_url(url)))
+    store = PausingStore(backend.open())
     queue = new_store_queue(store)
 
     def handle(delivery: Delivery) -> None:
@@ -71,16 +88,16 @@ def freeze(url: str) -> None:
         say(delivery.cancel_reason)
 
     with store.pause_on("extend") as pause:
-        queue.subscribe(TOPIC, GROUP, handle, **{**SHORT, **MINUTE})
+        queue.subscribe(TOPIC, GROUP, handle, **{**short(backend), **MINUTE})
         pause.wait_reached()
         say("freezes")
         os.kill(os.getpid(), signal.SIGSTOP)
     say(queue.close(timeout=DEADLINE))
 
 
-def end(url: str, how: str) -> None:
+def end(backend: Backend, how: str) -> None:
     """End without closing anything, while handlers are at work."""
-    queue = open_queue(url)
+    queue = new_store_queue(backend.open())
     at_work = threading.Event()
 
     def block(_: Delivery) -> None:
@@ -90,7 +107,7 @@ def end(url: str, how: str) -> None:
     def churn(delivery: Delivery) -> None:
         queue.publish(Message(delivery.topic))
 
-    queue.subscribe(TOPIC, GROUP, block, **SHORT, concurrency=1)
+    queue.subscribe(TOPIC, GROUP, block, **short(backend), concurrency=1)
     queue.subscribe("churn", GROUP, churn, **FAST)
     queue.publish(*(Message("churn") for _ in range(10)), Message(TOPIC, id="left"))
     assert at_work.wait(DEADLINE)
@@ -100,11 +117,11 @@ def end(url: str, how: str) -> None:
         raise ValueError("the end")
 
 
-def fork(url: str) -> None:
+def fork(backend: Backend) -> None:
     """Fork several times under load; say what became of each child, then of the parent."""
     # Python 3.12 and later warn of what is shown to work here.
     warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*fork")
-    queue = open_queue(url)
+    queue = new_store_queue(backend.open())
     inbox, stop = Inbox(), threading.Event()
 
     def make_noise() -> None:
@@ -164,4 +181,7 @@ def _in_forked_child(work: Callable[[], None]) -> None:
 
 
 if __name__ == "__main__":
-    globals()[sys.argv[1]](*sys.argv[2:])
+    script, url, locks, latency, *arguments = sys.argv[1:]
+    locker = SQLLocker(locks, ttl=LOCK_TTL) if locks else None
+    backend = Backend("child", frozenset(), url, locks, float(latency), locker=locker)
+    globals()[script](backend, *arguments)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +9,23 @@ from typing import Protocol
 
 import pytest
 
-from queue_lib import EngineConfig, Store, migrate, new_store_queue
+from queue_lib import EngineConfig, ProcessLocker, Store, migrate, new_store_queue
 from queue_lib.engine.queue import StoreQueue
+from queue_lib.lockers.sql import SQLLocker
 from queue_lib.stores.memory import MemoryStore
 from queue_lib.testing.conformance.case import together
-from tests.engine.harness import Backend
+from tests.clickhouse_server import ClickHouseServer
+from tests.engine.harness import LOCK_TTL, Backend
 
 _SQL = frozenset({"shared", "transactional", "wake"})
+_CAPABILITIES = {
+    "memory": frozenset[str](),
+    "sqlite": _SQL,
+    "postgres": _SQL,
+    "clickhouse": frozenset({"shared"}),
+}
+_LATENCY = 0.04
+"""Seconds that an operation on ClickHouse may take."""
 
 
 class OpenQueue(Protocol):
@@ -27,33 +36,34 @@ class OpenQueue(Protocol):
     ) -> StoreQueue: ...
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def backend(request: pytest.FixtureRequest) -> Backend:
+@pytest.fixture(params=_CAPABILITIES)
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
     """The store of the test; a mark `requires` skips those that lack a capability."""
-    name = request.param
-    capabilities = frozenset() if name == "memory" else _SQL
+    name: str = request.param
+    capabilities = _CAPABILITIES[name]
     needed = {name for mark in request.node.iter_markers("requires") for name in mark.args}
     if missing := needed - capabilities:
         pytest.skip(f"{name} lacks {', '.join(sorted(missing))}")
     if name == "memory":
-        return Backend(name, capabilities, memory=MemoryStore())
-    fixture = "sqlite_migrated_url" if name == "sqlite" else "postgres_migrated_url"
-    return Backend(name, capabilities, request.getfixturevalue(fixture))
-
-
-@pytest.fixture(scope="session")
-def _sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("sqlite") / "template.db"
-    migrate.upgrade(f"sqlite:///{path}")
-    return path
+        yield Backend(name, capabilities, memory=MemoryStore())
+        return
+    url: str = request.getfixturevalue(f"{name}_migrated_url")
+    if name != "clickhouse":
+        yield Backend(name, capabilities, url)
+    elif "shared" not in needed:
+        yield Backend(name, capabilities, url, "", _LATENCY, locker=ProcessLocker())
+    else:
+        locks = f"sqlite:///{tmp_path / 'locks.db'}"
+        with SQLLocker(locks, ttl=LOCK_TTL) as locker:
+            yield Backend(name, capabilities, url, locks, _LATENCY, locker=locker)
 
 
 @pytest.fixture
-def sqlite_migrated_url(_sqlite_template: Path, tmp_path: Path) -> str:
-    """The URL of a new file that has the tables, without a row."""
-    path = tmp_path / "queue.db"
-    shutil.copy(_sqlite_template, path)
-    return f"sqlite:///{path}"
+def clickhouse_migrated_url(clickhouse_server: ClickHouseServer, clickhouse_database: str) -> str:
+    """The URL of a new database that has the tables, without a row."""
+    url = clickhouse_server.url(clickhouse_database)
+    migrate.upgrade(url)
+    return url
 
 
 @pytest.fixture

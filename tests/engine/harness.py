@@ -19,7 +19,7 @@ from queue_lib import Delivery, Message, QueueClosedError, Store
 from queue_lib.engine.subscription import StoreSubscription
 from queue_lib.locks import DistributedLocker
 from queue_lib.registry import open_database_store
-from queue_lib.testing.faults import StoreWrapper
+from queue_lib.testing.faults import StoreWrapper, operations
 
 __all__ = [
     "DEADLINE",
@@ -238,13 +238,10 @@ class Diary(StoreWrapper):
             return answer
         finally:
             ended = time.monotonic()
-            halves = [(method, args, answer)]
-            if method == "ack_and_claim":
-                answers = answer if isinstance(answer, tuple) else (answer, answer)
-                halves = [("ack", args[:1], answers[0]), ("claim", args[1:], answers[1])]
             with self._changed:
                 self._entries += [
-                    (name, Entry(given, got, began, ended)) for name, given, got in halves
+                    (each.method, Entry(each.args, each.answer, began, ended))
+                    for each in operations(method, args, answer)
                 ]
                 self._changed.notify_all()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -168,7 +167,7 @@ def test_a_close_returns_in_time_however_slow_the_store_is(
 
     left = threading.Event()
     with pausing.pause_on(method) as pause:
-        queue.subscribe(TOPIC, GROUP, handle, **FAST, lease_duration=0.3)
+        queue.subscribe(TOPIC, GROUP, handle, **FAST, lease_duration=backend.lease)
         queue.publish(*messages(1))
         if method != "release":
             pause.wait_reached()
@@ -245,7 +244,7 @@ def test_anybody_may_close_at_any_time_and_again(queue: StoreQueue, close: Close
             gate.open()
     assert answers == [[True] * 8]
     assert close(queue, subscription, 0) is True
-    assert close(queue, subscription, math.inf) is True
+    assert close(queue, subscription, DEADLINE) is True
 
 
 def test_a_close_ends_one_subscription_and_leaves_the_others(queue: StoreQueue) -> None:
@@ -283,7 +282,8 @@ def test_handlers_may_close_what_runs_them_and_are_acknowledged(
     box.append(queue.subscribe(TOPIC, GROUP, handle, **FAST))
     eventually(lambda: watcher.stats(TOPIC, GROUP) == Stats())
     eventually(lambda: box[0].ended)
-    assert answers == [True] * handlers
+    assert answers == [False] * handlers  # they had not ended
+    assert close(queue, box[0], 0) is True
 
 
 def test_a_handler_that_closes_waits_for_the_others(queue: StoreQueue) -> None:

@@ -122,7 +122,7 @@ def test_a_message_at_every_limit_can_still_be_dead_lettered(open_queue: OpenQue
     assert copy.payload == message.payload
     assert (copy.headers or {})["h"] == (message.headers or {})["h"]
     with pytest.raises(PayloadTooLargeError):
-        queue.publish(copy)
+        queue.publish(Message(TOPIC, copy.payload, headers=copy.headers))
 
 
 @pytest.mark.slow
@@ -186,8 +186,9 @@ def test_a_kill_that_fails_after_the_copy_makes_no_second_copy(
     queue.subscribe(DEAD, "care", dead, **FAST)
     store.fail_on("kill", StoreError("broken"), applied=applied)
     queue.subscribe(
-        TOPIC, GROUP, inbox, **FAST, max_attempts=1, dead_letter_topic=DEAD, lease_duration=0.3
-    )
+        TOPIC, GROUP, inbox, **FAST,
+        max_attempts=1, dead_letter_topic=DEAD, lease_duration=backend.lease,
+    )  # fmt: skip
     queue.publish(*messages(1))
     dead.wait()
     eventually(lambda: queue.stats(TOPIC, GROUP) == Stats(dead=1))

@@ -38,23 +38,23 @@ from tests.engine.harness import (
 
 pytestmark = pytest.mark.slow
 
-LEASE = 0.4
 
-
-def stay(leases: float) -> Callable[[Delivery], None]:
-    """Make a handler that takes that many leases, and notices when it is cancelled."""
+def stay(seconds: float) -> Callable[[Delivery], None]:
+    """Make a handler that takes its time, and notices when it is cancelled."""
 
     def handle(delivery: Delivery) -> None:
-        assert not delivery.cancelled.wait(leases * LEASE), delivery.cancel_reason
+        assert not delivery.cancelled.wait(seconds), delivery.cancel_reason
 
     return handle
 
 
-def test_a_handler_of_four_leases_runs_once_beside_another_instance(open_queue: OpenQueue) -> None:
-    inbox = Inbox(then=stay(4))
+def test_a_handler_of_four_leases_runs_once_beside_another_instance(
+    backend: Backend, open_queue: OpenQueue
+) -> None:
+    inbox = Inbox(then=stay(4 * backend.lease))
     queues = [open_queue(), open_queue()]
     for queue in queues:
-        queue.subscribe(TOPIC, GROUP, inbox, **FAST, lease_duration=LEASE)
+        queue.subscribe(TOPIC, GROUP, inbox, **FAST, lease_duration=backend.lease)
     queues[0].publish(*messages(1))
     inbox.wait()
     eventually(lambda: queues[0].stats(TOPIC, GROUP) == Stats())
@@ -78,14 +78,14 @@ def test_a_handler_that_keeps_the_interpreter_busy_keeps_its_lease(queue: StoreQ
 
 
 def test_a_heartbeat_that_could_not_run_in_time_says_so(
-    queue: StoreQueue, caplog: pytest.LogCaptureFixture
+    backend: Backend, queue: StoreQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
     def keep_the_interpreter_s_lock(delivery: Delivery) -> None:
         if delivery.attempt == 1:
-            ctypes.PyDLL(None).usleep(int(1.5 * LEASE * 1e6))
+            ctypes.PyDLL(None).usleep(int(1.5 * backend.lease * 1e6))
 
     inbox = Inbox(then=keep_the_interpreter_s_lock)
-    queue.subscribe(TOPIC, GROUP, inbox, **FAST, lease_duration=LEASE)
+    queue.subscribe(TOPIC, GROUP, inbox, **FAST, lease_duration=backend.lease)
     queue.publish(*messages(1))
     eventually(lambda: "s late, of a lease of" in caplog.text)
     eventually(lambda: queue.stats(TOPIC, GROUP) == Stats())
@@ -109,10 +109,10 @@ def test_a_lost_lease_cancels_the_run_and_drops_its_outcome(
 
     slow, elsewhere = Inbox(then=handle), Inbox()
     with pausing.pause_on("extend") as pause:  # a heartbeat that is stuck for longer than a lease
-        here.subscribe(TOPIC, GROUP, slow, **FAST, lease_duration=LEASE, concurrency=1)
+        here.subscribe(TOPIC, GROUP, slow, **FAST, lease_duration=backend.lease, concurrency=1)
         here.publish(*messages(1))
         pause.wait_reached()
-        there.subscribe(TOPIC, GROUP, elsewhere, **FAST, lease_duration=LEASE)
+        there.subscribe(TOPIC, GROUP, elsewhere, **FAST, lease_duration=backend.lease)
         (delivery,) = elsewhere.wait()
         assert delivery.attempt == 2
         eventually(lambda: there.stats(TOPIC, GROUP) == Stats())
@@ -142,11 +142,11 @@ def test_an_outcome_that_comes_too_late_changes_nothing(
     with Gate(then=end) as slow, Gate() as elsewhere, pausing.pause_on("extend") as pause:
         here.subscribe(
             TOPIC, GROUP, slow, **FAST,
-            lease_duration=LEASE, concurrency=1, dead_letter_topic=dead,
+            lease_duration=backend.lease, concurrency=1, dead_letter_topic=dead,
         )  # fmt: skip
         here.publish(*messages(1))
         pause.wait_reached()
-        there.subscribe(TOPIC, GROUP, elsewhere, **FAST, lease_duration=LEASE)
+        there.subscribe(TOPIC, GROUP, elsewhere, **FAST, lease_duration=backend.lease)
         elsewhere.wait()
         slow.open()
         (refused,) = diary.wait("extend" if outcome == "copy" else outcome)
@@ -165,11 +165,11 @@ def test_one_failing_heartbeat_loses_nothing(
     diary = Diary(backend.open())
     store = FaultyStore(diary)
     queue = open_queue(store)
-    inbox = Inbox(then=stay(3))
+    inbox = Inbox(then=stay(3 * backend.lease))
     store.fail_on(
         "extend", StoreError("broken"), when=lambda *_: len(diary.of("extend")) == heartbeat - 1
     )
-    queue.subscribe(TOPIC, GROUP, inbox, **FAST, lease_duration=LEASE)
+    queue.subscribe(TOPIC, GROUP, inbox, **FAST, lease_duration=backend.lease)
     queue.publish(*messages(1))
     inbox.wait()
     eventually(lambda: queue.stats(TOPIC, GROUP) == Stats())
@@ -192,7 +192,7 @@ def test_a_run_that_cannot_be_settled_at_all_is_let_go(
 
     queue = open_queue(Damaged(backend.open()))
     inbox = Inbox()
-    queue.subscribe(TOPIC, GROUP, inbox, **FAST, lease_duration=LEASE, concurrency=1)
+    queue.subscribe(TOPIC, GROUP, inbox, **FAST, lease_duration=backend.lease, concurrency=1)
     queue.publish(*messages(1))
     inbox.wait()
     assert inbox.attempts == [2]
@@ -216,12 +216,12 @@ def test_failing_heartbeats_lose_the_lease_at_its_confirmed_end_and_not_before(
 
     inbox = Inbox(then=handle)
     store.fail_on("extend", times=None)
-    queue.subscribe(TOPIC, GROUP, inbox, **FAST, lease_duration=LEASE, concurrency=1)
+    queue.subscribe(TOPIC, GROUP, inbox, **FAST, lease_duration=backend.lease, concurrency=1)
     queue.publish(*messages(1))
     inbox.wait(2)
     eventually(lambda: queue.stats(TOPIC, GROUP) == Stats())
     claim = next(entry for entry in diary.of("claim") if entry.answer)
-    assert claim.began + LEASE <= lost[0] < claim.ended + 3 * LEASE
+    assert claim.began + backend.lease <= lost[0] < claim.ended + 3 * backend.lease
     assert inbox.attempts == [1, 2]
 
 
@@ -257,7 +257,7 @@ def test_what_cannot_be_settled_is_not_held_for_ever_by_a_live_process(
 
     inbox = Inbox(then=handle)
     store.fail_on(method, times=None)
-    queue.subscribe(TOPIC, GROUP, inbox, **FAST, lease_duration=LEASE, concurrency=1)
+    queue.subscribe(TOPIC, GROUP, inbox, **FAST, lease_duration=backend.lease, concurrency=1)
     queue.publish(*messages(1))
     inbox.wait(2)
     eventually(lambda: queue.stats(TOPIC, GROUP) == Stats())
@@ -276,7 +276,7 @@ def test_a_death_that_cannot_be_recorded_is_recorded_later_and_the_handler_not_r
 
     inbox = Inbox(then=handle)
     store.fail_on("kill", times=None)
-    queue.subscribe(TOPIC, GROUP, inbox, **FAST, lease_duration=LEASE, max_attempts=1)
+    queue.subscribe(TOPIC, GROUP, inbox, **FAST, lease_duration=backend.lease, max_attempts=1)
     queue.publish(*messages(1))
     eventually(lambda: sum(len(entry.answer) for entry in diary.of("claim")) == 2)
     store.heal()

@@ -55,7 +55,7 @@ def test_a_thread_that_dies_is_reported_and_started_again(
         pytest.skip("nothing listens")
     with caplog.at_level(logging.ERROR, "queue_lib"), Gate() as gate:
         store.fail_on(method, error)
-        queue.subscribe(TOPIC, GROUP, gate, **FAST, lease_duration=0.3, concurrency=2)
+        queue.subscribe(TOPIC, GROUP, gate, **FAST, lease_duration=backend.lease, concurrency=2)
         queue.publish(*messages(1))
         gate.wait()
         eventually(lambda: method == "ack" or store.raised[method])
@@ -73,6 +73,7 @@ def test_a_thread_that_dies_is_reported_and_started_again(
     ("part", "method"), [(Pump, "_plan"), (Pump, "_acknowledge"), (Heartbeat, "_renew")]
 )
 def test_a_bug_in_a_thread_is_reported_and_healed_when_it_goes_away(
+    backend: Backend,
     queue: StoreQueue,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -86,7 +87,7 @@ def test_a_bug_in_a_thread_is_reported_and_healed_when_it_goes_away(
     failed = threading.Semaphore(0)
     with caplog.at_level(logging.ERROR, "queue_lib"), monkeypatch.context() as patch:
         patch.setattr(part, method, fail)
-        queue.subscribe(TOPIC, GROUP, Inbox(), **FAST, lease_duration=0.3)
+        queue.subscribe(TOPIC, GROUP, Inbox(), **FAST, lease_duration=backend.lease)
         assert failed.acquire(timeout=DEADLINE)
         eventually(lambda: not queue.health().ok)
         assert queue.health().subscriptions[0].error == "RuntimeError: a bug"
@@ -96,12 +97,12 @@ def test_a_bug_in_a_thread_is_reported_and_healed_when_it_goes_away(
     assert "Traceback" in caplog.text
 
 
-def test_health_tells_how_the_threads_are_doing(open_queue: OpenQueue) -> None:
+def test_health_tells_how_the_threads_are_doing(backend: Backend, open_queue: OpenQueue) -> None:
     queue = open_queue()
     assert queue.health().ok
     assert queue.health().subscriptions == ()
     with Gate() as gate:
-        queue.subscribe(TOPIC, GROUP, gate, **FAST, lease_duration=0.3)
+        queue.subscribe(TOPIC, GROUP, gate, **FAST, lease_duration=backend.lease)
         eventually(lambda: queue.health().subscriptions[0].since_claim is not None)
         (health,) = queue.health().subscriptions
         assert (health.topic, health.group, health.held) == (TOPIC, GROUP, 0)

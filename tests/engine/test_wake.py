@@ -33,9 +33,9 @@ PUNCTUAL = 0.1
 """How late a message that was due may run …"""
 
 
-def assert_punctual(late: list[float]) -> None:
+def assert_punctual(late: list[float], backend: Backend) -> None:
     """… at least in the best case: on a busy machine any single one may have to wait."""
-    assert min(late) < PUNCTUAL, late
+    assert min(late) < PUNCTUAL + 2 * backend.latency, late
     assert max(late) < SOON, late
 
 
@@ -48,7 +48,7 @@ def in_ms(milliseconds: int) -> datetime:
     return datetime.now(UTC) + timedelta(milliseconds=milliseconds)
 
 
-def test_a_publish_wakes_the_queue_s_own_subscriptions(queue: StoreQueue) -> None:
+def test_a_publish_wakes_the_queue_s_own_subscriptions(backend: Backend, queue: StoreQueue) -> None:
     inboxes = [Inbox(), Inbox()]
     for inbox, group in zip(inboxes, ("one", "two"), strict=True):
         queue.subscribe(TOPIC, group, inbox, **MINUTE)
@@ -60,7 +60,7 @@ def test_a_publish_wakes_the_queue_s_own_subscriptions(queue: StoreQueue) -> Non
         for inbox in inboxes:
             inbox.wait(count)
         late.append(max(inbox.times[-1] for inbox in inboxes) - published)
-    assert_punctual(late)
+    assert_punctual(late, backend)
 
 
 @pytest.mark.requires("wake")
@@ -82,7 +82,7 @@ def test_a_publish_wakes_other_processes(backend: Backend, queue: StoreQueue) ->
     inbox = Inbox()
     queue.subscribe(TOPIC, GROUP, inbox, **MINUTE)
     idle(queue)
-    with start_child("publish", backend.url) as child:
+    with start_child("publish", backend) as child:
         published, _ = child.communicate("go\n", timeout=DEADLINE)
     inbox.wait()
     assert inbox.times[0] - float(published) < SOON  # one monotonic clock for all processes
@@ -118,7 +118,7 @@ def test_a_retry_runs_when_it_is_due(backend: Backend, open_queue: OpenQueue) ->
         assert 0.15 <= backoff <= 0.3
         assert again >= entry.began + backoff - 0.001, "too early"
         late.append(again - entry.ended - backoff)
-    assert_punctual(late)
+    assert_punctual(late, backend)
 
 
 @pytest.mark.slow
@@ -127,7 +127,7 @@ def test_a_retry_runs_when_it_is_due(backend: Backend, open_queue: OpenQueue) ->
     ["itself", "before", pytest.param("another", marks=pytest.mark.requires("wake"))],
 )
 def test_a_scheduled_message_runs_when_it_is_due_and_never_before(
-    open_queue: OpenQueue, publisher: str
+    backend: Backend, open_queue: OpenQueue, publisher: str
 ) -> None:
     queue = open_queue()
     queue.subscribe(TOPIC, GROUP, Inbox()).close()
@@ -150,7 +150,7 @@ def test_a_scheduled_message_runs_when_it_is_due_and_never_before(
     eventually(lambda: queue.stats(TOPIC, GROUP) == Stats())
     late = [(ran[id] - at).total_seconds() for id, at in due.items()]
     assert min(late) >= 0, "too early"
-    assert_punctual(late)
+    assert_punctual(late, backend)
 
 
 def test_what_an_outcome_sets_free_runs_at_once(queue: StoreQueue) -> None:

@@ -9,7 +9,14 @@ import pytest
 import sqlalchemy as sa
 from alembic import command
 
-from queue_lib import InvalidOptionsError, SchemaError, StoreUnavailableError, migrate
+from queue_lib import (
+    InvalidOptionsError,
+    ProcessLocker,
+    SchemaError,
+    StoreUnavailableError,
+    migrate,
+    open_queue,
+)
 from tests.clickhouse_server import ClickHouseServer
 
 TABLES = {"queue_fence", "queue_lib_version", "queue_live", "queue_messages"}
@@ -109,6 +116,10 @@ def test_the_command_line(clickhouse_server, clickhouse_database, clickhouse_url
 
     assert main(["migrate", clickhouse_url]) == 0
     assert "ql0001" in capsys.readouterr().out
+    assert main(["stats", clickhouse_url, "orders", "billing"]) == 1
+    assert "topic orders: has no group billing" in capsys.readouterr().err
+    with open_queue(clickhouse_url, locker=ProcessLocker()) as queue:
+        queue.subscribe("orders", "billing", print)
     assert main(["stats", clickhouse_url, "orders", "billing"]) == 0
     assert "ready            0" in capsys.readouterr().out
     assert main(["downgrade", "--revision", "base", clickhouse_url]) == 0

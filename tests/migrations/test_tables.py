@@ -12,7 +12,15 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
-from queue_lib import InvalidOptionsError, SchemaError, StoreError, UnsupportedError, migrate
+from queue_lib import (
+    InvalidOptionsError,
+    SchemaError,
+    StoreError,
+    StoreUnavailableError,
+    UnsupportedError,
+    migrate,
+    open_queue,
+)
 from queue_lib.stores.schema import DEAD, Tables, build_tables
 from tests.migrations.inspection import contents, expected_contents, relations
 
@@ -213,7 +221,15 @@ def test_sqlite_is_in_wal_mode_afterwards(sqlite_url):
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
 
 
-def test_looking_changes_nothing(sqlite_url):
+def test_looking_makes_no_file(sqlite_url, tmp_path):
+    assert migrate.current(sqlite_url) is None
+    with pytest.raises(StoreError, match=r"queue\.db: there is no such file$"):
+        migrate.downgrade(sqlite_url, revision="base")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_looking_changes_nothing(sqlite_url, tmp_path):
+    (tmp_path / "queue.db").touch()
     assert migrate.current(sqlite_url) is None
     engine = sa.create_engine(sqlite_url, poolclass=sa.NullPool)
     with engine.connect() as connection:
@@ -244,6 +260,49 @@ def test_what_cannot_be_migrated_is_refused(url, arguments, error, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     with pytest.raises(error):
         migrate.upgrade(url, **arguments)
+
+
+@pytest.mark.parametrize("revision", [None, 5, b"head"])
+def test_a_revision_is_a_text(sqlite_url, revision):
+    with pytest.raises(InvalidOptionsError, match=r"^revision .*: must be a string$"):
+        migrate.upgrade(sqlite_url, revision=revision)
+    with pytest.raises(InvalidOptionsError, match=r"^revision .*: must be a string$"):
+        migrate.downgrade(sqlite_url, revision=revision)
+
+
+@pytest.mark.parametrize(
+    "driver",
+    ["postgresql+psycopg", "postgresql+psycopg2", "clickhouse+native", "clickhouse+http"],
+)
+def test_a_server_that_is_away_is_unavailable_as_it_is_for_the_store(driver):
+    if driver.startswith("clickhouse"):
+        pytest.importorskip("clickhouse_sqlalchemy")
+    url = f"{driver}://u:p@127.0.0.1:1/d"
+    for call in (
+        lambda: migrate.upgrade(url),
+        lambda: migrate.current(url),
+        lambda: open_queue(url, migrate=True),
+    ):
+        with pytest.raises(StoreUnavailableError, match="refused"):
+            call()
+
+
+def test_a_missing_folder_is_told_as_by_the_store(tmp_path):
+    url = f"sqlite:///{tmp_path}/missing/q.db"
+    with open_queue(url) as queue, pytest.raises(StoreError) as by_the_store:
+        queue.ping()
+    for call in (lambda: migrate.upgrade(url), lambda: open_queue(url, migrate=True)):
+        with pytest.raises(StoreError) as caught:
+            call()
+        assert (
+            str(caught.value)
+            == str(by_the_store.value)
+            == (
+                f"unable to open database file: {tmp_path}/missing/q.db: "
+                "its folder must exist, and be writable"
+            )
+        )
+        assert isinstance(caught.value.__cause__, sa.exc.OperationalError)
 
 
 def _table(tables: Tables, name: str) -> sa.Table:

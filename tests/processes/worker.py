@@ -42,7 +42,7 @@ from queue_lib import (
     new_store_queue,
 )
 from queue_lib.stores.sql.open import open_sql_store
-from queue_lib.testing.faults import PAUSE_SECONDS, Pause, PausingStore, StoreWrapper
+from queue_lib.testing.faults import PAUSE_SECONDS, Pause, PausingStore, StoreWrapper, operations
 from tests.processes.log import Log
 
 __all__ = ["DEAD_TOPIC", "GROUPS", "TOPIC", "Member", "Record", "Settings"]
@@ -93,6 +93,11 @@ class Recorder(StoreWrapper):
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         asked = time.monotonic_ns()
         answer = super().call(method, *args, **kwargs)
+        for operation in operations(method, args, answer):
+            self._record(*operation, asked)
+        return answer
+
+    def _record(self, method: str, args: tuple[Any, ...], answer: Any, asked: int) -> None:
         if method == "claim":
             self._claimed(answer, asked, args[0].lease.total_seconds())
         elif method == "release":
@@ -102,7 +107,6 @@ class Recorder(StoreWrapper):
             held = set(answer) if method in ("ack", "extend") else {answer and args[0].delivery_id}
             self._settled(_EVENTS[method], [c for c in claims if c.delivery_id in held], asked)
             self._settled("refused", [c for c in claims if c.delivery_id not in held])
-        return answer
 
     def _claimed(self, claims: Iterable[Claimed], asked: int, lease: float) -> None:
         for claim in claims:

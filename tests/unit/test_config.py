@@ -112,8 +112,8 @@ def test_what_is_no_json_object_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        ({"enable": True}, "^config key 'enable': unknown; known are config, enabled, type$"),
-        ({"enabled": True, 5: 1}, "^config key 5: unknown"),
+        ({"enable": True}, r"^unknown option 'enable' \(known: config, enabled, type\)$"),
+        ({"enabled": True, 5: 1}, r"^unknown option 5 \("),
         ({"enabled": "false"}, "^enabled 'false': must be true or false$"),
         ({"enabled": 1}, "^enabled 1: must be true or false$"),
         ({"enabled": 10**5000}, "^enabled of type int: must be"),
@@ -123,7 +123,7 @@ def test_what_is_no_json_object_is_refused(text: str) -> None:
         ({"enabled": True, "type": "memory", "config": [1]}, "^config list: must be an object$"),
         (
             {"enabled": True, "type": "memory", "config": {"retention": 1}},
-            "^config key 'retention': unknown; known are acked_retention_hours, janitor_",
+            r"^unknown option 'retention' \(known: acked_retention_hours, janitor_",
         ),
         (
             {"enabled": True, "type": "logstore", "config": {"retention_hours": 0}},

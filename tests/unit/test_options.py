@@ -86,10 +86,11 @@ def test_a_count_must_be_a_whole_number(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "least"), DURATIONS.items())
 def test_a_duration_may_be_anything_from_bound_to_bound(name: str, least: timedelta) -> None:
-    for value in (least, MAX_DURATION):
-        assert getattr(options(name, value), name) == value
-        assert getattr(options(name, value.total_seconds()), name) == value
-    assert getattr(options(name, 2), name) == timedelta(seconds=2)
+    for value in (least, MAX_DURATION, timedelta(seconds=2)):
+        for given in (value, value.total_seconds()):
+            fields = {"backoff_max": MAX_DURATION, name: given}
+            chosen = SubscribeOptions(**fields)  # type: ignore[arg-type]
+            assert getattr(chosen, name) == value
 
 
 @pytest.mark.parametrize(("name", "least"), DURATIONS.items())
@@ -99,7 +100,8 @@ def test_a_duration_beyond_its_bounds_is_refused(name: str, least: timedelta) ->
         0, -1, timedelta(0), timedelta.min, timedelta.max, float("nan"), float("inf"), 10**5000,
     ]  # fmt: skip
     for value in values:
-        with pytest.raises(InvalidOptionsError, match=f"^{name} .*must be from {least} to 36500 "):
+        bounds = rf"must be from {least.total_seconds()} s to 3,153,600,000 s$"
+        with pytest.raises(InvalidOptionsError, match=f"^{name} .*{bounds}"):
             options(name, value)
 
 
@@ -108,6 +110,34 @@ def test_a_duration_must_be_a_timedelta_or_a_number(name: str) -> None:
     for value in (True, "30s", "30", b"30", Decimal(30), [30]):
         with pytest.raises(InvalidOptionsError, match=f"^{name} .*timedelta or a number of sec"):
             options(name, value)
+
+
+def test_durations_are_told_in_seconds() -> None:
+    for value, told in ((timedelta(milliseconds=250), "0.25 s"), (0.25, "0.25")):
+        with pytest.raises(InvalidOptionsError) as caught:
+            options("lease_duration", value)
+        assert str(caught.value) == f"lease_duration {told}: must be from 0.3 s to 3,153,600,000 s"
+
+
+@pytest.mark.parametrize(
+    ("base", "most", "why"),
+    [
+        (2, 1, "^backoff_base 2 s: must be at most backoff_max, 1 s$"),
+        (1, 0.5, "^backoff_base 1 s: must be at most backoff_max, 0.5 s$"),
+        (301, None, "^backoff_base 301 s: must be at most backoff_max, 300 s$"),
+        (timedelta(hours=1), timedelta(minutes=1), "^backoff_base 3,600 s: .*, 60 s$"),
+    ],
+)
+def test_the_first_delay_is_at_most_the_longest(base: Any, most: Any, why: str) -> None:
+    with pytest.raises(InvalidOptionsError, match=why):
+        SubscribeOptions(backoff_base=base, backoff_max=most)
+
+
+def test_the_default_first_delay_gives_way_to_a_shorter_longest_one() -> None:
+    for base in ({}, {"backoff_base": None}):
+        quick = SubscribeOptions(backoff_max=0.1, **base)  # type: ignore[arg-type]
+        assert quick.backoff(1, lambda: 0.0) == timedelta(seconds=0.05)
+        assert dataclasses.replace(quick, concurrency=2).backoff_max == quick.backoff_max
 
 
 # -- the rest ----------------------------------------------------------------------------------
@@ -154,7 +184,7 @@ def test_an_unknown_or_a_positional_option_is_an_error() -> None:
         (SubscribeOptions(), {"lease_duration": 1, "batch_size": 1}, "batch_size, lease_duration"),
         ({"concurrency": 2}, {}, "must be a SubscribeOptions"),
         (4, {}, "must be a SubscribeOptions"),
-        (None, {"concurency": 2}, "unexpected keyword argument 'concurency'"),
+        (None, {"concurency": 2}, r"^unknown option 'concurency' \(known: backoff_base, "),
         (None, {"concurrency": 0}, "^concurrency 0: must be from 1"),
     ],
 )

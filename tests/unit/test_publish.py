@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import json
+import pickle
 from datetime import UTC, date, datetime, timedelta, timezone
 from enum import IntEnum
 from types import MappingProxyType
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queue_lib import (
+    Delivery,
     EngineConfig,
     InvalidMessageError,
     InvalidNameError,
@@ -106,6 +108,29 @@ def test_what_is_no_message_is_refused(wrong: object) -> None:
     for given_ in (wrong, [message()], (message(),), iter([message()])):
         with pytest.raises(InvalidMessageError, match=r"must be a Message$"):
             check(message(), given_)
+
+
+def test_a_delivery_is_no_message_to_publish_again() -> None:
+    """It has the id of what is stored, so nothing would be stored, without a word."""
+    with pytest.raises(InvalidMessageError, match=r"^message Delivery: .* a new Message .*its id$"):
+        check(Delivery("orders", b"1", id="m-1", delivery_id="d-1"))
+
+
+def test_one_of_several_is_told_by_its_place() -> None:
+    batches: list[tuple[list[object], str]] = [
+        ([message(payload="1")], r"^payload str: must be bytes$"),
+        ([message(), message(), message(payload="1")], r"^message 3: payload str: must be bytes$"),
+        ([message(topic=""), message(topic="")], r"^message 1: topic '': "),
+        ([message(), "orders"], r"^message 2: message str: must be a Message$"),
+    ]
+    for batch, why in batches:
+        with pytest.raises(InvalidRequestError, match=why):
+            check(*batch)
+    with pytest.raises(PayloadTooLargeError, match=r"^message 2: payload: 101 b") as caught:
+        check(message(), message(payload=b"x" * (LIMIT + 1)))
+    assert (caught.value.size, caught.value.limit) == (LIMIT + 1, LIMIT)
+    again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301
+    assert str(again) == str(caught.value)
 
 
 @pytest.mark.parametrize("field", ["topic", "id", "key"])

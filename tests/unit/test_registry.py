@@ -238,13 +238,6 @@ def test_a_memory_queue_is_opened(target: str | sa.URL) -> None:
         queue.publish(Message("orders"))
 
 
-@pytest.mark.parametrize("field", ["retention", "concurrency", "max_payload_byte", "connect_args"])
-def test_an_unknown_setting_is_refused(field: str) -> None:
-    settings: dict[str, Any] = {field: 1}
-    with pytest.raises(InvalidOptionsError, match=f"^config key '{field}': unknown"):
-        open_queue("memory://", **settings)
-
-
 @pytest.mark.parametrize("target", [None, 5, b"memory://", Path("app.db"), ["memory://"], Config()])
 def test_a_target_is_a_url_or_an_engine(target: Any) -> None:
     with pytest.raises(InvalidOptionsError, match=r"^target .*must be a URL or an Engine$"):

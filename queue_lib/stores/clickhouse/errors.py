@@ -29,14 +29,16 @@ DRIVER_ERRORS = (
 
 _CODE = re.compile(r"Code: (\d+)")
 
-_REFUSED = 469  # VIOLATED_CONSTRAINT: only our fences are constraints
+# VIOLATED_CONSTRAINT: only our fences are constraints. And, on a cluster, the write before this one
+# is not on all replicas yet.
+_REFUSED = frozenset({286, 469})
 _TOO_MANY_PARTS = 252
 _MISSING = frozenset({16, 47, 60, 81})  # a column, an identifier, a table, a database
 # Timeouts, limits that others use up, network, replicas, keeper, shutting down.
 _PASSING = frozenset(
-    {159, 160, 201, 202, 203, 209, 210, 216, 225, 236, 241, 242, 243, 254, 279, 285, 286, 289,
-     319, 335, 394, 439, 473, 494, 503, 518, 570, 574, 585, 598, 681, 689, 700, 722, 733, 745,
-     753, 999, 1000}
+    {159, 160, 201, 202, 203, 209, 210, 216, 225, 236, 241, 242, 243, 244, 254, 279, 285, 289,
+     319, 335, 341, 394, 439, 473, 494, 503, 518, 570, 574, 585, 598, 681, 689, 700, 722, 733,
+     745, 753, 999, 1000}
 )  # fmt: skip
 
 MISSING_TABLES = (
@@ -69,7 +71,7 @@ def translate(error: BaseException) -> StoreError:
     """Return our error for a driver's."""
     text = str(getattr(error, "orig", None) or error).strip().split("Stack trace:")[0].strip()
     code = code_of(error)
-    if code == _REFUSED:
+    if code in _REFUSED:
         return RefusedError(text)
     if code == _TOO_MANY_PARTS:
         return TooManyPartsError(text)

@@ -117,8 +117,9 @@ class Rows:
             token=lease.token, attempts=lease.attempts, error=lease.error,
         )  # fmt: skip
 
-    def not_leased(self, seq: int) -> None:
-        self._add(LEASED, seq, gone=True)
+    def not_leased(self, seq: int, ended: int = 0) -> None:
+        """`ended`: when the delivery ended for good; 0 if it goes on."""
+        self._add(LEASED, seq, gone=True, at=ended)
 
     def dead(self, lease: Lease, now: int, error: str) -> None:
         self._add(

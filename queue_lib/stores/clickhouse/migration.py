@@ -17,13 +17,22 @@ from clickhouse_sqlalchemy import Table, engines
 from clickhouse_sqlalchemy import types as T  # noqa: N812 - as its documentation has it
 
 from queue_lib.errors import StoreUnavailableError
+from queue_lib.stores.clickhouse.cluster import Cluster, cluster_of
 from queue_lib.stores.clickhouse.errors import DRIVER_ERRORS, code_of, translate
-from queue_lib.stores.clickhouse.schema import COLUMNS, build_clickhouse_tables
+from queue_lib.stores.clickhouse.schema import COLUMNS, ClickHouseTables, build_clickhouse_tables
 
-__all__ = ["ClickHouseImpl", "migrating", "prepared", "table_metadata"]
+__all__ = [
+    "ClickHouseImpl",
+    "drop_version_table",
+    "migrating",
+    "prepared",
+    "table_metadata",
+    "tables_of",
+]
 
 _TABLE_EXISTS = 57
 _PATIENCE = 60.0  # seconds, for another migrator
+_NO_ORDER = sa.func.tuple()
 
 _TYPES = {
     "String": T.String, "UInt8": T.UInt8, "UInt32": T.UInt32, "UInt64": T.UInt64,
@@ -45,14 +54,43 @@ class ClickHouseImpl(DefaultImpl):
         version_table_pk: bool,
         **_: Any,
     ) -> sa.Table:
+        cluster = cluster_of(self.bind) if self.bind else None
         table: sa.Table = Table(
             version_table,
             sa.MetaData(),
             sa.Column("version_num", T.String(), nullable=False),
-            engines.MergeTree(order_by=sa.func.tuple()),
+            _ReplicatedMergeTree(cluster) if cluster else engines.MergeTree(order_by=_NO_ORDER),
             schema=version_table_schema,
+            clickhouse_cluster=cluster.name if cluster else None,
         )
         return table
+
+
+class _ReplicatedMergeTree(engines.MergeTree):  # type: ignore[misc]  # without types
+    """The library's own cannot do without a path."""
+
+    name = "ReplicatedMergeTree"
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(order_by=_NO_ORDER)
+        self._cluster = cluster
+
+    def get_parameters(self) -> list[str]:
+        return self._cluster.arguments()
+
+
+def tables_of(connection: sa.Connection, prefix: str, schema: str | None) -> ClickHouseTables:
+    """Describe the tables that a connection migrates."""
+    return build_clickhouse_tables(
+        connection.engine.url.database, prefix, schema, cluster_of(connection)
+    )
+
+
+def drop_version_table(connection: sa.Connection, tables: ClickHouseTables, name: str) -> None:
+    """Drop the table, and all that Keeper knows of it, before anybody makes it again."""
+    connection.exec_driver_sql(
+        f"DROP TABLE IF EXISTS {tables.in_database(name)}{tables.on_cluster} SYNC"
+    )
 
 
 def table_metadata(prefix: str, schema: str | None) -> sa.MetaData:
@@ -66,7 +104,7 @@ def table_metadata(prefix: str, schema: str | None) -> sa.MetaData:
                 sa.Column(column, _TYPES[type_], nullable=False)
                 for column, type_ in columns.items()
             ),
-            engines.MergeTree(order_by=sa.func.tuple()),  # is not compared
+            engines.MergeTree(order_by=_NO_ORDER),  # is not compared
         )
     return metadata
 
@@ -80,6 +118,9 @@ def prepared(connection: sa.Connection) -> Iterator[None]:
     settings = client.settings if hasattr(client, "settings") else client.ch_settings
     before = dict(settings)
     settings["mutations_sync"] = 2
+    cluster = cluster_of(connection)
+    if cluster:
+        settings.update(cluster.writing())  # a run inserts no more than one version
     dialect: Any = connection.dialect
     reflect = dialect.get_pk_constraint
 
@@ -111,12 +152,15 @@ def migrating(connection: sa.Connection, prefix: str, schema: str | None) -> Ite
     Raises:
         StoreUnavailableError: the table stayed: somebody is at it, or was and crashed.
     """
-    tables = build_clickhouse_tables(connection.engine.url.database, prefix, schema)
+    tables = tables_of(connection, prefix, schema)
     name = f"{tables.qualifier}lib_migrating"
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:
-            connection.exec_driver_sql(f"CREATE TABLE {name} (x UInt8) ENGINE = Memory")
+            # On a cluster too: its servers do such statements one after the other, in one order.
+            connection.exec_driver_sql(
+                f"CREATE TABLE {name}{tables.on_cluster} (x UInt8) ENGINE = Memory"
+            )
             break
         except DRIVER_ERRORS as error:
             if code_of(error) != _TABLE_EXISTS:
@@ -124,10 +168,10 @@ def migrating(connection: sa.Connection, prefix: str, schema: str | None) -> Ite
             if time.monotonic() > deadline:
                 raise StoreUnavailableError(
                     f"the table {name} says that another migration is running; if none is, one "
-                    f"was cut off: look at the tables, then DROP TABLE {name}"
+                    f"was cut off: look at the tables, then DROP TABLE {name}{tables.on_cluster}"
                 ) from error
         time.sleep(0.05)
     try:
         yield
     finally:
-        connection.exec_driver_sql(f"DROP TABLE IF EXISTS {name} SYNC")
+        connection.exec_driver_sql(f"DROP TABLE IF EXISTS {name}{tables.on_cluster} SYNC")

@@ -25,12 +25,15 @@ def open_clickhouse_store(
 ) -> ClickHouseStore:
     """Open the store for an engine (borrowed, never disposed of) or a URL.
 
-    Connects to nothing yet. `schema`: the database of the tables, by default that of the
-    connection. `clock`: tests only.
+    Connects to nothing yet. On a cluster the URL says so (``?cluster=NAME&replicas=N``), or an
+    engine's execution option `CLUSTER_OPTION`. `schema`: the database of the tables, by default
+    that of the connection. `clock`: tests only.
 
     Raises:
+        InvalidOptionsError: what is said of the cluster is not valid.
         UnsupportedError: neither the native nor the HTTP driver of clickhouse-sqlalchemy.
     """
     database = Database(target)
-    tables = build_clickhouse_tables(database.name, table_prefix, schema)
+    tables = build_clickhouse_tables(database.name, table_prefix, schema, database.cluster)
+    database.expect(tables.database, tables.engines)
     return ClickHouseStore(database, tables, locker, clock=clock)

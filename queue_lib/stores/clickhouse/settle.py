@@ -102,7 +102,7 @@ def extend(duration: int) -> Change:
 
 def _end(turn: Turn[Group], group: Group, rows: Rows, lease: Lease, now: int) -> None:
     """Take a delivery out of its lane, and let the next one come forward."""
-    rows.not_leased(lease.seq)
+    rows.not_leased(lease.seq, ended=now)
     del group.leased[lease.seq]
     if not lease.key:
         return

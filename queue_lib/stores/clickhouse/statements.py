@@ -189,13 +189,12 @@ FROM (
 
 # -- purge -------------------------------------------------------------------------------------
 
+_SYNC = "SETTINGS lightweight_deletes_sync = 2"  # it is done when the statement is
+
 DEAD_GROUPS = "SELECT DISTINCT topic, grp FROM {q}live FINAL WHERE kind = 2 AND n < {before}"
-BURY = (
-    _PUT + "SELECT topic, grp, kind, lane, n, seq, {ver}, 1, '', 0, 0, 0, '', 0, '', 0, 0, 0 "
-    f"FROM {{q}}live FINAL WHERE {_GROUP} AND kind = 2 AND n < {{before}} "
-    "ORDER BY n, seq LIMIT {limit}"
-)
-COUNT_DEAD = f"SELECT count() FROM (SELECT 1 FROM {{q}}live FINAL WHERE {_GROUP} AND kind = 2 AND n < {{before}} LIMIT {{limit}})"  # noqa: E501
+OLD_DEAD = f"SELECT seq FROM {{q}}live FINAL WHERE {_GROUP} AND kind = 2 AND n < {{before}} ORDER BY n, seq LIMIT {{limit}}"  # noqa: E501
+# Of a death there is one row and never another version.
+FORGET_DEAD = f"DELETE FROM {{q}}live WHERE {_GROUP} AND kind = 2 AND seq IN ({{seqs}}) {_SYNC}"
 # Nobody needs it: every group's cursor is past it, no row of any group is about it. A dead-letter
 # copy counts as taken once a group started before it.
 PURGEABLE = """
@@ -208,16 +207,19 @@ WHERE (g.any = 0 OR m.seq <= g.cursor)
   AND greatest(m.stored, m.due) < greatest({dead_before}, {before})
   AND m.seq NOT IN (SELECT seq FROM {q}live FINAL WHERE kind IN (0, 1, 2, 3, 4))
 ORDER BY greatest(m.stored, m.due), m.seq LIMIT {limit}"""
-PURGE = "DELETE FROM {q}messages WHERE topic = {topic} AND seq IN ({seqs})"
-# Finished deliveries: every version of every row below the low mark is a tombstone or under one.
-SWEEPABLE = """
-SELECT r.topic, r.grp, g.low, count() AS rows FROM {q}live AS r
-JOIN (SELECT topic, grp, low FROM {q}live FINAL WHERE kind = 5) AS g
-  ON r.topic = g.topic AND r.grp = g.grp
-WHERE r.kind IN (0, 1, 3, 4) AND r.seq < g.low
-GROUP BY r.topic, r.grp, g.low HAVING rows >= {least}"""
-SWEEP = f"DELETE FROM {{q}}live WHERE {_GROUP} AND kind IN (0, 1, 3, 4) AND seq < {{low}}"
-STORED_BEFORE = "SELECT max(seq) FROM {q}messages WHERE topic = {topic} AND stored < {before}"
+PURGE = f"DELETE FROM {{q}}messages WHERE topic = {{topic}} AND seq IN ({{seqs}}) {_SYNC}"
+# The tombstone of a lease says when its delivery ended. Nothing revives it.
+_ENDED = "kind = 4 AND del = 1 AND at > 0 AND at < {before}"
+SWEEPABLE = f"SELECT topic, grp FROM {{q}}live WHERE {_ENDED} GROUP BY topic, grp HAVING count() >= {{least}}"  # noqa: E501
+_OF_ENDED = f"{_GROUP} AND seq IN (SELECT seq FROM {{q}}live WHERE {_GROUP} AND {_ENDED})"
+_SYNC_SET = f"{_SYNC}, allow_nondeterministic_mutations = 1"  # at that age all replicas have all
+# A delete reaches one part after the other. So first what tombstones cover, then those, and last
+# the ones by which the others are found: at no moment does a row come back under FINAL.
+SWEEP = (
+    f"DELETE FROM {{q}}live WHERE kind IN (0, 1, 3, 4) AND del = 0 AND {_OF_ENDED} {_SYNC_SET}",
+    f"DELETE FROM {{q}}live WHERE (kind IN (0, 1, 3) OR kind = 4 AND at = 0) AND del = 1 AND {_OF_ENDED} {_SYNC_SET}",  # noqa: E501
+    f"DELETE FROM {{q}}live WHERE {_GROUP} AND {_ENDED} {_SYNC}",
+)
 
 
 class Statements:
@@ -228,6 +230,13 @@ class Statements:
         self.messages = f"{tables.qualifier}messages"
         self.live = f"{tables.qualifier}live"
         self.fence = f"{tables.qualifier}fence"
+
+    def settled(self, topic: str = "", group: str = "") -> str:
+        """Return a query that says 1 once every write under a lock is where all see it.
+
+        That of the publishers, or of a group. Empty: one server has nothing to settle.
+        """
+        return ""
 
     def fill(self, template: str, **values: Any) -> str:
         """Write a statement with its values."""

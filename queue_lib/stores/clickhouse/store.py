@@ -27,12 +27,12 @@ from queue_lib.stores.base import (
 from queue_lib.stores.clickhouse import settle, statements
 from queue_lib.stores.clickhouse.claim import Claim, Leased
 from queue_lib.stores.clickhouse.clock import ServerClock
+from queue_lib.stores.clickhouse.cluster_statements import statements_for
 from queue_lib.stores.clickhouse.codec import decode_payload, encode_payload
 from queue_lib.stores.clickhouse.database import Database
 from queue_lib.stores.clickhouse.group import Group, Rows, load_group
 from queue_lib.stores.clickhouse.publish import AppendRow, Publisher
 from queue_lib.stores.clickhouse.schema import ClickHouseTables
-from queue_lib.stores.clickhouse.statements import Statements
 from queue_lib.stores.clickhouse.turns import Turn, Turns
 from queue_lib.stores.clickhouse.upkeep import Upkeep
 
@@ -57,8 +57,9 @@ class ClickHouseStore:
         clock: Callable[[], int] | None = None,
     ) -> None:
         self._database = database
-        self._sql = Statements(tables)
-        server_clock = ServerClock(lambda: int(database.select(statements.NOW)[0][0]), clock)
+        self._sql = statements_for(tables)
+        now = self._sql.fill(statements.NOW)
+        server_clock = ServerClock(lambda: int(database.select(now)[0][0]), clock)
         self._turns = Turns(database, self._sql, server_clock, locker, f"{tables.raw_qualifier}:")
         self._publisher = Publisher(self._turns)
         self._upkeep = Upkeep(self._turns)
@@ -161,6 +162,11 @@ class ClickHouseStore:
         """See `Store.stats`."""
         self._check_open()
         return self._upkeep.stats(topic, group)
+
+    def has_group(self, topic: str, group: str) -> bool:
+        """Say whether a group is registered."""
+        self._check_open()
+        return self._is_registered(topic, group)
 
     def group_stats(self, topic: str, group: str) -> GroupStats:
         """See `DetailedStats.group_stats`."""

@@ -10,7 +10,6 @@ he remembers from last time is still true. That is why most operations are a sin
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 import time
@@ -22,6 +21,7 @@ from typing import Any, Generic, TypeVar
 
 from queue_lib.errors import LockerRequiredError, StoreUnavailableError
 from queue_lib.locks import DistributedLocker, LockHandle, ProcessLocker
+from queue_lib.logs import get_logger
 from queue_lib.stores.clickhouse import statements
 from queue_lib.stores.clickhouse.clock import ServerClock
 from queue_lib.stores.clickhouse.database import Database
@@ -34,7 +34,7 @@ __all__ = ["Seat", "Turn", "Turns", "group_name"]
 T = TypeVar("T")
 C = TypeVar("C")
 
-_log = logging.getLogger("queue_lib.clickhouse")
+_log = get_logger("queue_lib.clickhouse")
 
 _PATIENCE = timedelta(seconds=30)  # for a lock
 _TRIES = 6
@@ -53,6 +53,7 @@ class Seat(Generic[C]):
 
     name: str
     scan: str  # a query for the highest number ever written under the name
+    settled: str = ""  # see Statements.settled
     mutex: threading.Lock = field(default_factory=threading.Lock)
     # The rest is guarded by `mutex`.
     locker_fence: int | None = None  # of the last turn, if it ended well
@@ -143,7 +144,8 @@ class Turns:
 
     def publish(self, work: Callable[[Turn[None]], T]) -> T:
         """Run `work` in a turn of the publishers."""
-        return self._run(PUBLISH, self.sql.fill(statements.WRITTEN_MESSAGES), work)
+        scan = self.sql.fill(statements.WRITTEN_MESSAGES)
+        return self._run(PUBLISH, scan, self.sql.settled(), work)
 
     def group(self, topic: str, group: str, work: Callable[[Turn[Any]], T]) -> T:
         """Run `work` in a turn of a consumer group.
@@ -152,15 +154,15 @@ class Turns:
         what came late, and whoever holds its lock then finds himself refused and comes in again.
         """
         scan = self.sql.fill(statements.WRITTEN_LIVE, topic=topic, group=group)
-        return self._run(group_name(topic, group), scan, work)
+        return self._run(group_name(topic, group), scan, self.sql.settled(topic, group), work)
 
-    def _run(self, name: str, scan: str, work: Callable[[Turn[Any]], T]) -> T:
+    def _run(self, name: str, scan: str, settled: str, work: Callable[[Turn[Any]], T]) -> T:
         """Run `work`, again if the server refused it: the newcomer's turn was in between.
 
         `work` must begin by looking at what is there.
         """
         with self._mutex:
-            seat = self._seats.setdefault(name, Seat(name, scan))
+            seat = self._seats.setdefault(name, Seat(name, scan, settled))
         pause = _FIRST_PAUSE
         for remaining in reversed(range(_TRIES)):
             try:
@@ -209,6 +211,8 @@ class Turns:
         ((raised, _),) = self.database.select(self.sql.fill(statements.FENCE, name=seat.name))
         if raised != fence:
             raise RefusedError(f"{seat.name}: somebody else came in at the same time")
+        if seat.settled and self.database.select(seat.settled)[0][0] != 1:
+            raise RefusedError(f"{seat.name}: not every replica has what was written before")
         return fence
 
     def _establish(self, seat: Seat[Any], locker_fence: int) -> int:

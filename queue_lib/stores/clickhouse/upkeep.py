@@ -16,8 +16,8 @@ from queue_lib.stores.clickhouse.turns import Turn, Turns
 
 __all__ = ["Upkeep"]
 
-_SWEEP_ROWS = 20_000  # rows of finished deliveries that are worth a mutation
-_SWEEP_AGE = 3_600_000_000  # µs: a publish that came late looks for tombstones, but not so late
+_SWEEP_LEAST = 20_000  # deliveries that ended are worth the mutations
+_SWEEP_AGE = 600_000_000  # µs: a publish that came late looks for tombstones, but not so late
 
 
 class _Live(NamedTuple):
@@ -91,36 +91,33 @@ class Upkeep:
                     where = {"topic": topic, "group": group, "before": dead_before}
                     work = partial(_forget_dead, **where, limit=batch - gone)
                     gone += self._turns.group(topic, group, work)
-            self._sweep(now)
+            self._sweep(now - _SWEEP_AGE)
         return gone + self._turns.publish(
             lambda turn: _forget_messages(turn, dead_before, acked_before, batch)
         )
 
-    def _sweep(self, now: int) -> None:
-        """Remove finished deliveries, where there are many.
+    def _sweep(self, before: int) -> None:
+        """Remove the rows of deliveries that ended before an instant, where there are many.
 
-        Without a lock: what is below a group's low mark stays finished, but for messages that came
-        late, and those are young.
+        Without a lock: nobody looks at them any more, but publishers that came late, and those
+        have returned by now.
         """
-        for topic, group, low, _rows in self._select(statements.SWEEPABLE, least=_SWEEP_ROWS):
-            ((settled,),) = self._select(
-                statements.STORED_BEFORE, topic=topic, before=now - _SWEEP_AGE
-            )
-            turns = self._turns
-            turns.database.command(
-                turns.sql.fill(statements.SWEEP, topic=topic, group=group, low=min(low, settled))
-            )
+        turns = self._turns
+        for topic, group in self._select(statements.SWEEPABLE, before=before, least=_SWEEP_LEAST):
+            for statement in statements.SWEEP:
+                where = {"topic": topic, "group": group, "before": before}
+                turns.database.command(turns.sql.fill(statement, **where))
 
     def _select(self, template: str, **values: Any) -> list[Any]:
         turns = self._turns
         return turns.database.select(turns.sql.fill(template, **values))
 
 
-def _forget_dead(turn: Turn[Any], **where: Any) -> int:
-    ((count,),) = turn.select(statements.COUNT_DEAD, **where)
-    if count:
-        turn.command(statements.BURY, ver=turn.number(), **where)
-    return int(count)
+def _forget_dead(turn: Turn[Any], *, before: int, limit: int, **group: str) -> int:
+    found = turn.select(statements.OLD_DEAD, before=before, limit=limit, **group)
+    for part in chunks(seq for (seq,) in found):
+        turn.command(statements.FORGET_DEAD, seqs=part, **group)
+    return len(found)
 
 
 def _forget_messages(turn: Turn[Any], dead_before: int, before: int, limit: int) -> int:

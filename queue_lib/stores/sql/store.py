@@ -82,7 +82,12 @@ class SqlStore:
             return
         rows = [_to_row(message) for message in messages]
         self._run(self._database.write_durably, self._sql.append, rows, self._now())
-        self._database.published(sorted({row.topic for row in rows}))
+        topics = {row.topic for row in rows}
+        self._database.published(sorted(topics))
+        # Our own subscriptions are about to claim.
+        self._warm |= {
+            group for (topic, _), group in tuple(self._groups.items()) if topic in topics
+        }
 
     def append_in(self, connection: Any, messages: Sequence[Message]) -> None:
         """See `TransactionalStore.append_in`."""

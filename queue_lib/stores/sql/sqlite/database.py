@@ -41,7 +41,7 @@ T = TypeVar("T")
 _COLUMNS = "PRAGMA table_info({})"
 _LOOK_SECONDS = 0.05  # between two looks for the commits of others, 3 µs each
 _GATHER_SECONDS = 0.005  # in which further commits of others join the next wake-up
-_SHORTEST_PAUSE = 0.0005  # doubled after each look for the end of a commit
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.02  # from the write of a commit to the look for it
 
 
 class SqliteDatabase:
@@ -207,22 +207,26 @@ class SqliteDatabase:
         if not self._wake or self._in_memory:
             raise UnsupportedError("listening is off, or there is nobody to listen to")
         # The WAL is watched. A commit is written there before it is on the disk, and counts only
-        # when it is: so what is seen is that one begins, ours or another's, and it is looked for,
-        # less and less often, until it must have ended.
-        pause = _LOOK_SECONDS
-        if self._writer.others_committed():  # opens the file; nobody knows what was before
-            wake("")
+        # once it is: what is heard is that one begins, ours or another's. It is looked for after a
+        # moment, and then less and less often. Each that turns out to be ours makes the moment
+        # longer, so that a busy publisher does not keep this thread busy, too.
+        moment, until_look = _SHORTEST_PAUSE, _LOOK_SECONDS
+        self._writer.others_committed()  # opens the file
         with FileWatch(Path(f"{self._writer.file}-wal")) as wal:
+            self._writer.others_committed()  # before the wake, which is for all of that, and …
+            wake("")  # … after the watch began: what is committed from then on is heard
             while not stop.is_set():
-                if pause < _LOOK_SECONDS:
-                    stop.wait(pause)
-                elif wal.wait(_LOOK_SECONDS):
-                    pause = _SHORTEST_PAUSE
+                was_written = wal.wait(until_look)
+                if was_written:
+                    stop.wait(moment)
                 if self._writer.others_committed():
                     wake("")
                     stop.wait(_GATHER_SECONDS)
-                    pause = _LOOK_SECONDS
-                pause = min(pause * 2, _LOOK_SECONDS)
+                    moment, until_look = _SHORTEST_PAUSE, _LOOK_SECONDS
+                elif was_written:
+                    moment = until_look = min(moment * 2, _LONGEST_PAUSE)
+                else:
+                    moment, until_look = _SHORTEST_PAUSE, min(until_look * 2, _LOOK_SECONDS)
 
     def before_fork(self) -> None:
         """Close every connection, and let none be opened.

@@ -62,6 +62,9 @@ class Bench:
         yield f"parts under {RATE} publishes a second", partial(self.parts, seconds)
         for depth in (1000,) if self.smoke else (10_000, 100_000, 1_000_000):
             yield f"claim of 32 at {depth:,}", partial(self.claim_at, depth)
+        depth, finished = (1000, 2000) if self.smoke else (1_000_000, 2_000_000)
+        name = f"claim of 32 at {depth:,}, behind {finished:,} finished"
+        yield name, partial(self.claim_at, depth, finished)
 
     def publish(self, count: int) -> str:
         self.register("publish")
@@ -167,9 +170,13 @@ class Bench:
             f"p50 {1000 * cuts[49]:.1f} ms, p99 {1000 * cuts[98]:.1f} ms"
         )
 
-    def claim_at(self, depth: int) -> str:
-        topic = f"depth-{depth}"
+    def claim_at(self, depth: int, finished: int = 0) -> str:
+        topic = f"depth-{depth}-{finished}"
         self.register(topic)
+        for _ in range(0, finished, 50_000):
+            self.append(topic, min(finished, 50_000))
+            while done := self.claim(topic, 10_000):
+                self.store.ack(done)
         for _ in range(0, depth, 50_000):
             self.append(topic, min(depth, 50_000))
         began = time.perf_counter()

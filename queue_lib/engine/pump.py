@@ -1,7 +1,11 @@
-"""The one thread of a subscription that talks to the store on the good path.
+"""What a subscription says to the store on the good path, by one thread at a time.
 
-It acknowledges what handlers finished, then claims as much as there are free slots, then sleeps
-until the first of: a wake, an outcome to acknowledge, the next due time known, the poll interval.
+It acknowledges what handlers finished, then claims as much as there are free slots. A thread of its
+own does that, and then sleeps until the first of: a wake, an outcome to acknowledge, the next due
+time known, the poll interval. But the handler that ends last, with none left running, takes the
+pump's turn itself and goes on with what it claimed: waking the pump, which would then wake a
+handler, takes longer than everything else that a short batch needs.
+
 Acknowledgements are never held back to fill a batch: a batch is what came together while the
 last statement ran.
 """
@@ -66,7 +70,8 @@ class Pump:
         self._wanted = True  # a claim is worth while now; set by anybody, cleared by the pump
         self._retry_lock = threading.Lock()
         self._retries: list[float] = []  # heap, when retries are due; guarded by _retry_lock
-        # Pump thread only:
+        self._turn = threading.Lock()
+        # Guarded by _turn, as is each call of the store:
         self._next_claim = 0.0
         self._next_ack = 0.0
         self._pause = _FIRST_PAUSE
@@ -77,7 +82,8 @@ class Pump:
     def succeeded(self, run: Run) -> None:
         """A handler returned: acknowledge its delivery."""
         self._done.append(run)
-        self._look()
+        if len(self._done) < len(self._ledger) or not self._take_turn():
+            self._look()
 
     def wake(self) -> None:
         """Something may be due: claim now, if there are free slots."""
@@ -111,6 +117,23 @@ class Pump:
         if not self._signal.is_set():
             self._signal.set()
 
+    def _take_turn(self) -> bool:
+        """Acknowledge and claim in a handler's thread; say whether that leaves the pump nothing."""
+        if not (self._claiming and self._turn.acquire(blocking=False)):
+            return False
+        try:
+            if self._claiming:
+                self._acknowledge_and_claim()
+            # With a free slot the pump has to find out anew how long to sleep, and what could not
+            # be acknowledged it has to try again.
+            return not self._done and len(self._ledger) >= self._options.concurrency
+        except BaseException:
+            # Not the handler's fault; the pump's thread meets it, too, and is supervised.
+            _logger.exception("%s failed in a handler's thread", self.service.name)
+            return False
+        finally:
+            self._turn.release()
+
     # -- the thread --------------------------------------------------------------------------
 
     def _lets_another_run(self, run: Run) -> bool:
@@ -123,13 +146,16 @@ class Pump:
         while not stop.is_set():
             self._signal.clear()  # before looking: what comes after is seen in the next round
             wait = None
-            if self._claiming:
-                wait = self._acknowledge_and_claim()
-            else:
-                self._acknowledge()
-                self._give_back()
-            if not (self._claiming or len(self._ledger) or self._done or self._abandoned):
-                break
+            with self._turn:
+                if self._claiming:
+                    wait = self._acknowledge_and_claim()
+                else:
+                    self._acknowledge()
+                    self._give_back()
+                # Looked at inside the turn: a handler's turn that claims a moment later sees that
+                # there is no claiming any more; one that has claimed a moment before is seen here.
+                if not (self._claiming or len(self._ledger) or self._done or self._abandoned):
+                    break
             if self._done:
                 left = self._next_ack - time.monotonic()
                 wait = left if wait is None else min(wait, left)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime
+from typing import Any
 
-from queue_lib import Message, Stats, delivery_id
+import pytest
+
+from queue_lib import Message, Stats, Store, delivery_id
 from queue_lib.engine.pump import MAX_ACK_BATCH
 from queue_lib.engine.queue import StoreQueue
-from queue_lib.testing.faults import PausingStore
+from queue_lib.testing.faults import PausingStore, StoreWrapper
 from tests.engine.conftest import OpenQueue
 from tests.engine.harness import (
     DEADLINE,
@@ -123,6 +126,46 @@ def test_acknowledgements_come_in_batches_of_their_own_accord(
     assert sum(sizes) == 600
     assert max(sizes) <= MAX_ACK_BATCH
     assert len(sizes) <= 1 + 600 // MAX_ACK_BATCH + 2  # … is acknowledged by the next
+
+
+class Turns(StoreWrapper):
+    """Sees who acknowledges and claims, and that they take turns."""
+
+    def __init__(self, store: Store) -> None:
+        self.takers: set[str] = set()
+        self.met = 0
+        self._turn = threading.Lock()
+        super().__init__(store)
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        if method not in ("ack", "claim", "ack_and_claim"):
+            return super().call(method, *args, **kwargs)
+        if not self._turn.acquire(blocking=False):
+            self.met += 1
+            self._turn.acquire()
+        try:
+            self.takers.add(threading.current_thread().name.partition(":")[0])
+            return super().call(method, *args, **kwargs)
+        finally:
+            self._turn.release()
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_the_last_handler_of_a_batch_claims_the_next_one(
+    backend: Backend, open_queue: OpenQueue, concurrency: int
+) -> None:
+    """It saves two switches of threads; still, one thread at a time talks to the store."""
+    turns = Turns(backend.open())
+    queue = open_queue(turns)
+    open_queue().subscribe(TOPIC, GROUP, Inbox()).close()
+    queue.publish(*messages(60))
+    inbox = Inbox()
+    subscription = queue.subscribe(TOPIC, GROUP, inbox, **MINUTE, concurrency=concurrency)
+    inbox.wait(60)
+    assert subscription.close(DEADLINE)
+    assert queue.stats(TOPIC, GROUP) == Stats()
+    assert "queue-handler" in turns.takers
+    assert turns.met == 0
 
 
 def test_an_acknowledgement_does_not_wait_for_a_batch_to_fill(

@@ -116,7 +116,7 @@ SOUND = [
 
 
 def name(handler: object) -> str:
-    return re.sub(r" at 0x\w+|<|>", "", repr(handler))
+    return re.sub(r" at 0x\w+| id='[0-9]+'|<|>", "", repr(handler))
 
 
 @pytest.mark.parametrize("handler", LAZY, ids=name)

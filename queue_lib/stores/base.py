@@ -167,7 +167,8 @@ class Store(Protocol):
         Due is a delivery whose schedule and backoff have passed, or whose lease ended before
         now, and, with a key, no earlier delivery of that key is pending or leased. With
         `request.max_in_flight` the group's unexpired leases never exceed it. An unknown group
-        has nothing to claim.
+        has nothing to claim. Thousands that become due at one moment may be taken in slices,
+        each in order.
         """
         ...
 

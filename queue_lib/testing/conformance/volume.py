@@ -88,7 +88,7 @@ class VolumeConformance(StoreCase):
             assert {claim.attempt for claim in batch} == {2}
             self.ack(*batch)
             claims += ids(batch)
-        assert claims == ids(lost)
+        assert sorted(claims) == ids(lost)  # they ended at one moment, and may come in slices
         self.pass_time(101)
         assert self.purge(acked=100, batch=1000) == 1000
         assert self.purge(acked=100, batch=count) == count - 1000

@@ -2,9 +2,10 @@
 
 Threads are started when there is work for them, up to the concurrency, and sleep on a lock of
 their own (a baton). Work is taken from one deque. While items are left, one thread at a time is on
-its way to look for them, and when it has found one, the next is sent. So a batch of short handlers
-is run by a thread or two without a switch for each item, and long handlers fan out over all threads
-as fast as threads wake.
+its way to look for them, and when it has found one, the next is sent: long handlers fan out over
+all threads as fast as threads wake. After a handler that took next to no time nobody is sent: a
+thread that wakes only to find nothing left makes the others wait for the interpreter's lock. Should
+the next one take long after all, `spread` sends the others.
 """
 
 from __future__ import annotations
@@ -21,10 +22,16 @@ __all__ = ["HandlerPool"]
 _logger = get_logger("queue_lib.engine")
 
 
-class HandlerPool:
-    """Up to `size` threads that call `execute` with one run at a time."""
+_BRIEF = 0.0001  # seconds; about what it takes to wake a thread
 
-    def __init__(self, name: str, size: int, execute: Callable[[Run], None]) -> None:
+
+class HandlerPool:
+    """Up to `size` threads that call `execute` with one run at a time.
+
+    It returns how many seconds the handler took.
+    """
+
+    def __init__(self, name: str, size: int, execute: Callable[[Run], float]) -> None:
         self._name = name
         self._size = size
         self._execute = execute
@@ -35,13 +42,25 @@ class HandlerPool:
         # A thread was sent to look for work and has not looked yet. Written without a lock: set by
         # mistake by two at once, one thread too many looks; cleared early, likewise.
         self._sent = False
+        self._brief = False  # whether the handler that ended last was
+        self._here = threading.local()  # .works: this is one of the threads
         self._stopped = False
 
     def submit(self, runs: Iterable[Run]) -> None:
-        """Hand runs to the threads; does not wait."""
+        """Hand runs to the threads; does not wait. One of them goes on with the first itself."""
         self._work.extend(runs)
-        if self._work and not self._sent:
+        if self._work and not self._sent and not (self._brief and self._works_here()):
             self._send_one()
+
+    def spread(self) -> None:
+        """See to it that nothing waits behind a handler that takes longer than those before it."""
+        if self._work:
+            self._brief = False
+            if not self._sent:
+                self._send_one()
+
+    def _works_here(self) -> bool:
+        return getattr(self._here, "works", False)
 
     def stop(self) -> None:
         """Have every thread end once its present run did. Does not wait."""
@@ -95,6 +114,7 @@ class HandlerPool:
             return True
 
     def _work_on(self) -> None:
+        self._here.works = True
         baton = threading.Lock()
         baton.acquire()
         was_sent = True
@@ -109,10 +129,10 @@ class HandlerPool:
                 continue
             if was_sent:
                 was_sent = self._sent = False
-            if self._work and not self._sent:
+            if self._work and not self._sent and not self._brief:
                 self._send_one()
             try:
-                self._execute(run)
+                self._brief = self._execute(run) < _BRIEF
             # A thread of the pool outlives whatever happens to one run.
             except BaseException:
                 _logger.exception("%s: a run was not settled; its lease is left to end", self._name)

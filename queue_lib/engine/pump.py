@@ -34,6 +34,7 @@ __all__ = ["MAX_ACK_BATCH", "Pump"]
 MAX_ACK_BATCH = 256
 """Deliveries acknowledged in one call at most."""
 
+_BUSY, _STEP = 0.05, 0.005  # for how long after a claim the handlers are looked after; how often
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # between tries while the store fails, in seconds
 
 _logger = get_logger("queue_lib.engine")
@@ -51,6 +52,7 @@ class Pump:
         options: SubscribeOptions,
         *,
         dispatch: Callable[[list[Run]], None],
+        spread: Callable[[], None],
         ended: Callable[[], None],
     ) -> None:
         self.last_claim: float | None = None  # monotonic; pump thread writes
@@ -61,6 +63,7 @@ class Pump:
         self._request = request
         self._options = options
         self._dispatch = dispatch  # hands runs to the handler threads
+        self._spread = spread  # has more of them look, if runs wait
         self._ended = ended  # told when this thread is done for good
         self._signal = threading.Event()  # "look again": set by anybody, cleared by the pump
         self._claiming = True  # cleared when the subscription ends
@@ -76,6 +79,7 @@ class Pump:
         self._next_ack = 0.0
         self._pause = _FIRST_PAUSE
         self._spins = 0
+        self._last_batch = -_BUSY  # monotonic; when something was claimed last
 
     # -- called from other threads -----------------------------------------------------------
 
@@ -160,8 +164,21 @@ class Pump:
                 left = self._next_ack - time.monotonic()
                 wait = left if wait is None else min(wait, left)
             if wait is None or wait > 0:
-                self._signal.wait(wait)
+                self._sleep(wait)
         self._ended()
+
+    def _sleep(self, wait: float | None) -> None:
+        """Sleep until there is a signal; while there is work, look after the handlers as well."""
+        while time.monotonic() < self._last_batch + _BUSY:
+            step = _STEP if wait is None else min(wait, _STEP)
+            if self._signal.wait(step):
+                return
+            self._spread()
+            if wait is not None:
+                wait -= step
+                if wait <= 0:
+                    return
+        self._signal.wait(wait)
 
     def _give_back(self) -> None:
         """Release what no thread has taken, and what was abandoned; no attempt is spent."""
@@ -308,6 +325,7 @@ class Pump:
         self.service.succeeded()
         self.last_claim = time.monotonic()
         if batch:
+            self._last_batch = self.last_claim
             held_until = asked + self._options.lease_duration.total_seconds()
             runs = [Run(claim, held_until) for claim in batch]
             for lost in self._ledger.add(runs):

@@ -62,6 +62,7 @@ class StoreSubscription:
             request,
             options,
             dispatch=self._pool.submit,
+            spread=self._pool.spread,
             ended=self._end,
         )
         self._heartbeat = Heartbeat(
@@ -151,21 +152,24 @@ class StoreSubscription:
 
     # -- running, in a handler thread ----------------------------------------------------------
 
-    def _execute(self, run: Run) -> None:
+    def _execute(self, run: Run) -> float:
         try:
-            self._run(run)
+            return self._run(run)
         except BaseException:
             # Nobody will settle it any more: let go, or the heartbeat would hold it for ever.
             self._ledger.settled([run])
             self._pump.slot_freed(run)
             raise
 
-    def _run(self, run: Run) -> None:
+    def _run(self, run: Run) -> float:
+        """Run the handler and see to its outcome; return the seconds that the handler took."""
         if not self._ledger.start(run):
             self._pump.slot_freed(run)
-            return
+            return 0.0
         spent = self._settler.is_spent(run.claim)
+        began = time.perf_counter()
         error = None if spent else self._handle(run)
+        took = time.perf_counter() - began
         if not self._ledger.end(run):
             self._pump.slot_freed(run)
         elif error is None and not spent:
@@ -177,6 +181,7 @@ class StoreSubscription:
                 self._settler.fail(run, error)
             self._ledger.settled([run])
             self._pump.slot_freed(run)
+        return took
 
     def _handle(self, run: Run) -> BaseException | None:
         """Run the handler; return what it raised."""

@@ -19,18 +19,32 @@ from tests.engine.harness import DEADLINE
 pytestmark = pytest.mark.usefixtures("eager_switches")
 
 
+LONG, BRIEF = 1.0, 0.0
+"""What an item may say that it took, in seconds."""
+
+
+def telling(ran: threading.Semaphore) -> Callable[[Run], float]:
+    def execute(_: Run) -> float:
+        ran.release()
+        return LONG
+
+    return execute
+
+
 def run(number: int = 0) -> Run:
     return Run(Claimed(f"d{number}", f"token{number}", "g", 1, Message("t")), time.monotonic())
 
 
-def test_the_pool_runs_every_item_whoever_submits_and_however_threads_meet() -> None:
+@pytest.mark.parametrize("took", [LONG, BRIEF], ids=["long", "brief"])
+def test_the_pool_runs_every_item_whoever_submits_and_however_threads_meet(took: float) -> None:
     rounds, submitters = 1500, 4
     done: Counter[int] = Counter()
     all_done = threading.Semaphore(0)
 
-    def execute(item: Run) -> None:
+    def execute(item: Run) -> float:
         done[threading.get_ident()] += 1
         all_done.release()
+        return took
 
     pool = HandlerPool("queue-pool", 4, execute)
 
@@ -54,9 +68,10 @@ def test_long_items_fan_out_over_all_threads_from_one_submit() -> None:
     meeting = threading.Barrier(8)
     met = threading.Semaphore(0)
 
-    def execute(_: Run) -> None:
+    def execute(_: Run) -> float:
         meeting.wait(DEADLINE)  # broken unless all eight are inside at once
         met.release()
+        return LONG
 
     pool = HandlerPool("queue-pool", 8, execute)
     for _ in range(20):
@@ -65,6 +80,36 @@ def test_long_items_fan_out_over_all_threads_from_one_submit() -> None:
             assert met.acquire(timeout=DEADLINE)
     pool.stop()
     assert pool.join(DEADLINE)
+
+
+def test_brief_items_are_left_to_one_thread_until_one_of_them_takes_long() -> None:
+    threads: list[int] = []
+    meeting, ran = threading.Barrier(2), threading.Semaphore(0)
+    meets = False
+
+    def execute(_: Run) -> float:
+        threads.append(threading.get_ident())
+        if meets:
+            meeting.wait(DEADLINE)
+        ran.release()
+        return BRIEF
+
+    pool = HandlerPool("queue-pool", 4, execute)
+    for count in (1, 20, 20):
+        pool.submit([run() for _ in range(count)])
+        for _ in range(count):
+            assert ran.acquire(timeout=DEADLINE)
+    assert len(set(threads)) == 1
+    meets = True
+    pool.submit([run(), run()])
+    while len(threads) < 42:  # the first of them waits for the second, which nobody looks for
+        time.sleep(0.001)
+    pool.spread()
+    for _ in range(2):
+        assert ran.acquire(timeout=DEADLINE)
+    pool.stop()
+    assert pool.join(DEADLINE)
+    assert len(set(threads)) == 2
 
 
 class _Bed(deque[Any]):
@@ -84,7 +129,7 @@ class _Bed(deque[Any]):
 def test_work_that_comes_while_a_thread_falls_asleep_is_done(moment: str) -> None:
     late = 3
     ran = threading.Semaphore(0)
-    pool = HandlerPool("queue-pool", 1, lambda _: ran.release())
+    pool = HandlerPool("queue-pool", 1, telling(ran))
 
     def submit() -> None:
         nonlocal late
@@ -106,7 +151,7 @@ def test_work_that_comes_while_a_thread_falls_asleep_is_done(moment: str) -> Non
 
 def test_a_stop_reaches_threads_that_are_just_falling_asleep() -> None:
     for _ in range(300):
-        pool = HandlerPool("queue-pool", 3, lambda _: None)
+        pool = HandlerPool("queue-pool", 3, lambda _: LONG)
         pool.submit([run() for _ in range(3)])
         pool.stop()
         assert pool.join(DEADLINE), "a thread slept through the stop"
@@ -117,7 +162,7 @@ def test_a_thread_outlives_whatever_execute_raises(error: type[BaseException]) -
     threads: list[int] = []
     ran = threading.Semaphore(0)
 
-    def execute(_: Run) -> None:
+    def execute(_: Run) -> float:
         threads.append(threading.get_ident())
         ran.release()
         raise error
@@ -135,7 +180,7 @@ def test_the_pool_makes_do_with_the_threads_that_the_system_gives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ran = threading.Semaphore(0)
-    pool = HandlerPool("queue-pool", 4, lambda _: ran.release())
+    pool = HandlerPool("queue-pool", 4, telling(ran))
     start = threading.Thread.start
 
     def refuse(_: threading.Thread) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import resource
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,13 +39,17 @@ def listening(database: SqliteDatabase) -> Iterator[threading.Semaphore]:
     assert not listener.is_alive()
 
 
+def each_of_three_commits_wakes(url: sa.URL, wakes: threading.Semaphore) -> None:
+    for number in range(3):
+        with write_lock(url) as other:
+            other.execute(f"insert into queue_topics (name) values ('t{number}')")
+            other.execute("commit")
+        assert wakes.acquire(timeout=DEADLINE)
+
+
 def test_a_commit_of_another_connection_wakes(queue: Queue, url: sa.URL):
     with listening(queue.database) as wakes:
-        for number in range(3):
-            with write_lock(url) as other:
-                other.execute(f"insert into queue_topics (name) values ('t{number}')")
-                other.execute("commit")
-            assert wakes.acquire(timeout=DEADLINE)
+        each_of_three_commits_wakes(url, wakes)
 
 
 def test_a_commit_of_another_queue_of_this_process_wakes(queue: Queue, url: sa.URL):
@@ -110,13 +117,28 @@ def test_a_commit_of_another_process_is_heard_without_a_look(
             pytest.skip("this system tells nobody that a file was written to")
     monkeypatch.setattr(sqlite_database, "_LOOK_SECONDS", 2 * DEADLINE)
     with listening(queue.database) as wakes:
-        for number in range(3):
-            with write_lock(url) as other:
-                other.execute(f"insert into queue_topics (name) values ('t{number}')")
-                other.execute("commit")
-            assert wakes.acquire(timeout=DEADLINE)
+        each_of_three_commits_wakes(url, wakes)
         monkeypatch.undo()
         queue.append(message("a"))  # ends the long wait
+
+
+def test_a_watch_works_in_a_process_with_many_descriptors(tmp_path: Path):
+    file = tmp_path / "file"
+    file.touch()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    try:
+        with FileWatch(file) as watch:
+            if watch._events is None:
+                pytest.skip("this system tells nobody that a file was written to")
+            high = fcntl.fcntl(watch._events, fcntl.F_DUPFD_CLOEXEC, 1100)
+            os.close(watch._events)
+            watch._events = high
+            assert watch.wait(0) is False
+            file.write_bytes(b"x")
+            assert watch.wait(DEADLINE) is True
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_watch_that_cannot_be_had_is_a_pause(tmp_path: Path):

@@ -84,10 +84,10 @@ class SqlStore:
         self._run(self._database.write_durably, self._sql.append, rows, self._now())
         topics = {row.topic for row in rows}
         self._database.published(sorted(topics))
-        # Our own subscriptions are about to claim.
-        self._warm |= {
-            group for (topic, _), group in tuple(self._groups.items()) if topic in topics
-        }
+        if self._sql.peeks:  # our own subscriptions are about to claim
+            self._warm |= {
+                group for (topic, _), group in tuple(self._groups.items()) if topic in topics
+            }
 
     def append_in(self, connection: Any, messages: Sequence[Message]) -> None:
         """See `TransactionalStore.append_in`."""

@@ -34,7 +34,9 @@ class FileWatch:
         if self._events is None:
             time.sleep(timeout)
             return False
-        ready, _, _ = select.select([self._events], [], [], timeout)
+        poll = select.poll()  # not select(), which knows no descriptor above 1023
+        poll.register(self._events, select.POLLIN)
+        ready = poll.poll(timeout * 1000)
         if ready:
             os.read(self._events, 1 << 16)  # all that came together
         return bool(ready)

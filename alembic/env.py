@@ -40,7 +40,7 @@ def _include_name(name: str | None, type_: str, parents: Mapping[Any, str | None
     if type_ == "schema":
         return name == _tables.schema
     return type_ != "table" or not include_name(
-        name, type_, parents, table_prefix=_tables.prefix, schema=_tables.schema
+        name, type_, parents, table_prefix=_tables.prefix, schema=_tables.schema, lock_table=None
     )
 
 

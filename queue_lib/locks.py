@@ -18,6 +18,7 @@ from queue_lib.errors import InvalidNameError, StoreUnavailableError, shown
 from queue_lib.forks import follow_forks
 
 __all__ = [
+    "DEFAULT_LOCK_TABLE",
     "MAX_KEY_LENGTH",
     "DistributedLocker",
     "LockHandle",
@@ -27,6 +28,9 @@ __all__ = [
     "check_key",
     "still_held",
 ]
+
+DEFAULT_LOCK_TABLE = "queue_locks"
+"""The table of a locker that keeps its locks in a database."""
 
 MAX_KEY_LENGTH = 1_000
 """Longest key of a lock, in bytes of UTF-8: lockers keep it in an indexed column."""

@@ -30,6 +30,7 @@ from queue_lib.errors import (
     UnsupportedError,
     shown,
 )
+from queue_lib.locks import DEFAULT_LOCK_TABLE
 from queue_lib.stores.clickhouse.schema import COLUMNS as CLICKHOUSE_COLUMNS
 from queue_lib.stores.schema import DEFAULT_PREFIX, Tables, build_tables
 from queue_lib.urls import missing_file, read_target, read_url
@@ -193,13 +194,17 @@ def include_name(
     *,
     table_prefix: str = DEFAULT_PREFIX,
     schema: str | None = None,
+    lock_table: str | None = DEFAULT_LOCK_TABLE,
 ) -> bool:
     """Keep our tables out of a host application's autogenerate: pass it to `context.configure`.
 
-    For another prefix or schema wrap it in `functools.partial`. Every other name is included.
+    For another prefix or schema wrap it in `functools.partial`. `lock_table`: that of your locker,
+    in whatever schema; `None` if your own migrations have it. Every other name is included.
     """
-    ours = type_ == "table" and parent_names.get("schema_name") == schema
-    return not (ours and _is_ours(name, table_prefix, schema))
+    if type_ != "table":
+        return True
+    ours = parent_names.get("schema_name") == schema and _is_ours(name, table_prefix, schema)
+    return not (ours or name == lock_table)
 
 
 def include_object(
@@ -211,10 +216,13 @@ def include_object(
     *,
     table_prefix: str = DEFAULT_PREFIX,
     schema: str | None = None,
+    lock_table: str | None = DEFAULT_LOCK_TABLE,
 ) -> bool:
     """Do what `include_name` does, for hosts that filter by object: it sees only the database's."""
-    ours = type_ == "table" and reflected and compare_to is None and object_.schema == schema
-    return not (ours and _is_ours(name, table_prefix, schema))
+    if type_ != "table" or not reflected or compare_to is not None:
+        return True
+    ours = object_.schema == schema and _is_ours(name, table_prefix, schema)
+    return not (ours or name == lock_table)
 
 
 def _checked(target: Target) -> sa.URL | sa.Engine | sa.Connection:

@@ -22,13 +22,13 @@ from queue_lib.errors import (
     shown,
 )
 from queue_lib.lockers.lease import DEFAULT_TTL, PATIENCE, RESERVATION, Lease, LeaseLocker, Turn
+from queue_lib.locks import DEFAULT_LOCK_TABLE
 from queue_lib.stores.clickhouse.codec import literal
 from queue_lib.stores.clickhouse.database import Database
 from queue_lib.urls import read_target
 
-__all__ = ["DEFAULT_TABLE", "KeeperMapLocker"]
+__all__ = ["KeeperMapLocker"]
 
-DEFAULT_TABLE = "queue_locks"
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,60}", re.ASCII)
 _CHUNK = 100  # leases renewed by one statement: a query may have 256 KiB
@@ -104,7 +104,7 @@ class KeeperMapLocker(LeaseLocker):
         target: sa.Engine | sa.URL | str,
         *,
         ttl: DurationLike = DEFAULT_TTL,
-        table: str = DEFAULT_TABLE,
+        table: str = DEFAULT_LOCK_TABLE,
         path: str | None = None,
     ) -> None:
         super().__init__(

@@ -16,11 +16,10 @@ from queue_lib.durations import DurationLike, microseconds
 from queue_lib.errors import UnsupportedError
 from queue_lib.lockers.lease import DEFAULT_TTL, PATIENCE, RESERVATION, Lease, LeaseLocker, Turn
 from queue_lib.lockers.sql_databases import LockDatabase, PostgresLocks, SqliteLocks
+from queue_lib.locks import DEFAULT_LOCK_TABLE
 from queue_lib.urls import read_target
 
-__all__ = ["DEFAULT_TABLE", "SQLLocker", "lock_table"]
-
-DEFAULT_TABLE = "queue_locks"
+__all__ = ["SQLLocker", "lock_table"]
 
 _CHUNK = 500  # leases renewed by one statement
 
@@ -50,7 +49,7 @@ class SQLLocker(LeaseLocker):
         target: sa.Engine | sa.URL | str,
         *,
         ttl: DurationLike = DEFAULT_TTL,
-        table: str = DEFAULT_TABLE,
+        table: str = DEFAULT_LOCK_TABLE,
         schema: str | None = None,
     ) -> None:
         self._sql = _SqlLeases(_open(target), lock_table(table, schema))
@@ -66,7 +65,7 @@ class SQLLocker(LeaseLocker):
 
 
 def lock_table(
-    name: str = DEFAULT_TABLE, schema: str | None = None, metadata: sa.MetaData | None = None
+    name: str = DEFAULT_LOCK_TABLE, schema: str | None = None, metadata: sa.MetaData | None = None
 ) -> sa.Table:
     """Describe the table, in `metadata` or a new one: for an application's own migrations."""
     return sa.Table(

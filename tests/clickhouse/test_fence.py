@@ -7,6 +7,8 @@ on clocks but that the lock's lease ends while the child is stopped.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,13 +17,16 @@ if not os.environ.get("CI"):
     pytest.importorskip("clickhouse_sqlalchemy", reason="the extra clickhouse is not installed")
 
 from queue_lib.options import StartFrom
-from queue_lib.stores.base import Stats
+from queue_lib.stores.base import PurgePolicy, Stats
 from queue_lib.stores.clickhouse.database import Database
 from queue_lib.stores.clickhouse.store import ClickHouseStore
-from tests.clickhouse.child import GROUP, TOPIC, claim, message
+from queue_lib.testing.clock import ManualClock
+from tests.clickhouse.child import GROUP, TOPIC, Child, claim, message
+from tests.clickhouse_server import ClickHouseServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
+KEEP_ALL = PurgePolicy(timedelta(days=9), timedelta(days=9))
 NAMES = [f"m{number}" for number in range(6)]
 
 
@@ -167,26 +172,43 @@ def test_a_publish_that_was_seen_before_it_returned_is_not_delivered_again(store
     assert store.stats(TOPIC, GROUP) == Stats()
 
 
+@pytest.fixture
+def land_late(
+    store: ClickHouseStore,
+    child: Child,
+    clickhouse_server: ClickHouseServer,
+    clickhouse_database: str,
+) -> Callable[..., list[Any]]:
+    """Has the child store "landed" below the cursor of the group, and stop behind that.
+
+    The server looked at the fence before another's raise, and stored after it. Returns the claims
+    that moved the cursor.
+    """
+
+    def land(key: str = "") -> list[Any]:
+        fence = f"{clickhouse_database}.queue_fence"
+        child.ask("publish", ["first"])
+        child.ask("stop", "before insert messages", "after insert messages")
+        child.tell("publish", ["landed", key])
+        child.wait_stopped("before insert messages")
+        store.append([message("other", key)])
+        taken = claim(store)
+        assert ids(taken) == [*NAMES, "first", "other"]
+        raised = clickhouse_server.execute(f"SELECT joinGet('{fence}', 'fence', 'p')").strip()
+        # Nothing can hold the server between its look and its write; so it looks the other way.
+        clickhouse_server.execute(f"INSERT INTO {fence} VALUES ('p', 1, 1)")
+        child.resume()
+        child.wait_stopped("after insert messages")
+        clickhouse_server.execute(f"INSERT INTO {fence} VALUES ('p', {raised}, {raised})")
+        assert claim(store) == []
+        return taken
+
+    return land
+
+
 @pytest.mark.parametrize("key", ["", "k"])
-def test_a_publish_that_landed_below_a_cursor_is_given_to_the_group(
-    store, child, clickhouse_server, clickhouse_database, key
-):
-    """The server looked at the fence before another's raise, and stored after it."""
-    fence = f"{clickhouse_database}.queue_fence"
-    child.ask("publish", ["first"])
-    child.ask("stop", "before insert messages", "after insert messages")
-    child.tell("publish", ["landed", key])
-    child.wait_stopped("before insert messages")
-    store.append([message("other", key)])
-    taken = claim(store)
-    assert ids(taken) == [*NAMES, "first", "other"]
-    raised = clickhouse_server.execute(f"SELECT joinGet('{fence}', 'fence', 'p')").strip()
-    # Nothing can hold the server between its look and its write; so it looks the other way.
-    clickhouse_server.execute(f"INSERT INTO {fence} VALUES ('p', 1, 1)")
-    child.resume()
-    child.wait_stopped("after insert messages")
-    clickhouse_server.execute(f"INSERT INTO {fence} VALUES ('p', {raised}, {raised})")
-    assert claim(store) == []
+def test_a_publish_that_landed_below_a_cursor_is_given_to_the_group(store, child, land_late, key):
+    taken = land_late(key)
     child.resume()
     child.hear_answer()
     if key:
@@ -199,26 +221,65 @@ def test_a_publish_that_landed_below_a_cursor_is_given_to_the_group(
     assert store.stats(TOPIC, GROUP).pending == 0
 
 
-@pytest.mark.parametrize("point", ["before", "after"])
-def test_a_publisher_killed_in_mid_call_leaves_all_or_nothing(store, child, point):
-    names = [f"k{number:04}" for number in range(2000)]
-    child.ask("stop", f"{point} insert messages")
-    child.tell("publish", *([name] for name in names))
-    child.wait_stopped(f"{point} insert messages")
+@pytest.mark.parametrize("key", ["", "k"])
+def test_if_its_publisher_is_killed_the_janitor_gives_it(
+    url, store, child, open_store, land_late, key
+):
+    taken = land_late(key)
     child.kill()
-    stored = store.stats(TOPIC, GROUP).pending - len(NAMES)
-    assert stored == (0 if point == "before" else 2000)
-    store.append([message(name) for name in names])  # as the producer does again
-    assert store.stats(TOPIC, GROUP).pending == len(NAMES) + 2000
-    assert ids(claim(store, 5000)) == [*NAMES, *names]
+    store.append([message("landed", key)])  # the producer tries again: it is stored already
+    assert claim(store) == []
+    janitor = open_store(url, clock=ManualClock(datetime.now(UTC) + timedelta(seconds=61)))
+    janitor.purge(KEEP_ALL, 100)
+    if key:
+        assert claim(store) == []
+    assert len(store.ack(taken)) == len(taken)
+    landed = claim(store)
+    assert ids(landed) == ["landed"]
+    store.ack(landed)
+    janitor.purge(KEEP_ALL, 100)
+    assert claim(store) == []
+    assert store.stats(TOPIC, GROUP) == Stats()
 
 
-def test_a_claimer_killed_behind_its_write_loses_nothing(store, child):
-    child.ask("stop", "after insert live")
-    child.tell("claim", 100, 0.5)
-    child.wait_stopped("after insert live")
-    child.kill()
-    taken: list[Any] = []
-    while len(taken) < len(NAMES):
-        taken += claim(store)
-    assert [(found.message.id, found.attempt) for found in taken] == [(name, 2) for name in NAMES]
+def test_if_its_publisher_is_stopped_for_long_it_is_delivered_once(
+    url, store, child, open_store, land_late, monkeypatch
+):
+    """The janitor gives it, and sweeps it when it has ended, before the publisher wakes."""
+    monkeypatch.setattr("queue_lib.stores.clickhouse.upkeep._SWEEP_LEAST", 1)
+    store.ack(land_late())
+    clock = ManualClock(datetime.now(UTC) + timedelta(seconds=61))
+    janitor = open_store(url, clock=clock)
+    janitor.purge(KEEP_ALL, 100)
+    assert len(store.ack(claim(store))) == 1
+    clock.advance(601)
+    janitor.purge(KEEP_ALL, 100)
+    child.resume()
+    child.hear_answer()
+    assert claim(store) == []
+
+
+def test_a_janitor_that_was_stopped_while_it_searched_gives_nothing_twice(
+    url, store, open_store, monkeypatch
+):
+    """Another one has looked and swept before it comes in with what it found."""
+    monkeypatch.setattr("queue_lib.stores.clickhouse.upkeep._SWEEP_LEAST", 1)
+    store.ack(claim(store))
+    clock = ManualClock(datetime.now(UTC) + timedelta(seconds=61))
+    slow, other = open_store(url, clock=clock), open_store(url, clock=clock)
+    found: list[Any] = []
+    original = Database.select
+
+    def select(self: Database, query: str) -> list[Any]:
+        if "NOT IN" in query and "stored >=" in query and not found:
+            found.append(True)
+            clock.advance(601)
+            other.purge(KEEP_ALL, 100)  # its search is nested, and not stopped
+            clock.advance(601)
+            other.purge(KEEP_ALL, 100)
+        return original(self, query)
+
+    monkeypatch.setattr(Database, "select", select)
+    slow.purge(KEEP_ALL, 100)
+    assert found
+    assert claim(store) == []

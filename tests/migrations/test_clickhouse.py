@@ -77,6 +77,10 @@ def test_another_database_and_prefix(clickhouse_server, clickhouse_url):
         assert migrate.current(engine, **where) == "ql0001"
         assert migrate.current(engine) is None
         assert "mq_live" in tables(clickhouse_server, "messaging")
+        command.check(migrate.alembic_config(engine, **where))
+        clickhouse_server.execute("ALTER TABLE messaging.mq_live DROP COLUMN start")
+        with pytest.raises(Exception, match="start"):
+            command.check(migrate.alembic_config(engine, **where))
         migrate.downgrade(engine, revision="base", **where)
         assert tables(clickhouse_server, "messaging") == set()
     finally:

@@ -17,6 +17,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from queue_lib import migrate
+from queue_lib.lockers.sql import SQLLocker, lock_table
 from tests.migrations.inspection import relations
 
 
@@ -89,22 +90,46 @@ def test_each_leaves_the_other_alone(database_url, tmp_path):
         assert tables == {"queue_orders", "alembic_version"}
 
 
-def _proposals(url, **options):
+def _proposals(url, metadata=Base.metadata, **options):
     engine = sa.create_engine(url, poolclass=sa.NullPool)
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts=options)
-        return {(change[0], change[1].name) for change in compare_metadata(context, Base.metadata)}
+        return {(change[0], change[1].name) for change in compare_metadata(context, metadata)}
+
+
+def _create_lock_table(url, name):
+    locker = SQLLocker(url, table=name)
+    locker.create_table()
+    locker.close()
 
 
 @pytest.mark.parametrize("prefix", ["queue_", "jobs_"])
 def test_either_helper_keeps_our_tables_out(database_url, prefix):
     migrate.upgrade(database_url, table_prefix=prefix)
+    _create_lock_table(database_url, "queue_locks")
     by_name = partial(migrate.include_name, table_prefix=prefix)
     by_object = partial(migrate.include_object, table_prefix=prefix)
     theirs = {("add_table", "queue_orders")}
     assert ("remove_table", f"{prefix}messages") in _proposals(database_url)
     assert _proposals(database_url, include_name=by_name) == theirs
     assert _proposals(database_url, include_object=by_object) == theirs
+
+
+def test_a_lock_table_in_the_hosts_own_migrations_is_theirs(database_url):
+    _create_lock_table(database_url, "my_locks")
+    theirs = {("add_table", "queue_orders")}
+    removed = theirs | {("remove_table", "my_locks")}
+    for option, helper in (
+        ("include_name", migrate.include_name),
+        ("include_object", migrate.include_object),
+    ):
+        assert _proposals(database_url, **{option: helper}) == removed
+        named = partial(helper, lock_table="my_locks")
+        assert _proposals(database_url, **{option: named}) == theirs
+        apart = partial(helper, lock_table=None)
+        metadata = sa.MetaData()
+        lock_table("my_locks", metadata=metadata)
+        assert _proposals(database_url, metadata, **{option: apart}) == set()
 
 
 def test_the_helpers_know_the_schema(postgres_url):

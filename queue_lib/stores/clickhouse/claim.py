@@ -197,7 +197,7 @@ class Claim:
         turn.command(
             statements.PASS, topic=group.topic, group=group.name, cursor=group.cursor, upto=upto,
             now=turn.clock.earliest(), ver=turn.number(), low=group.low, start=group.start,
-            registered=group.registered, pins=group.written_pins(),
+            registered=group.registered, checked=group.checked, pins=group.written_pins(),
         )  # fmt: skip
         group.cursor = upto
         group.forget()

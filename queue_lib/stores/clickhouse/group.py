@@ -131,8 +131,8 @@ class Rows:
         """Write the cursor's row."""
         group = self._group
         self._add(
-            CURSOR, 0, at=group.registered, cursor=group.cursor, low=group.low, start=group.start,
-            error=group.written_pins(),
+            CURSOR, 0, at=group.registered, lease=group.checked, cursor=group.cursor,
+            low=group.low, start=group.start, error=group.written_pins(),
         )  # fmt: skip
 
     def insert(self) -> None:
@@ -270,7 +270,7 @@ class Group:
 
     def __init__(
         self, topic: str, name: str, cursor: int, low: int, start: int, registered: int,
-        pins: str = "",
+        checked: int, pins: str = "",
     ) -> None:  # fmt: skip
         self.topic = topic
         self.name = name
@@ -278,6 +278,7 @@ class Group:
         self.low = low
         self.start = start
         self.registered = registered
+        self.checked = checked  # of what was stored before, it has missed nothing: see `late`
         # Messages that came late, and wait in their lane *before* its head: see raise_low.
         self.pins = {int(seq) for seq in pins.split(",") if seq}
         self.leased: dict[int, Lease] = {}

@@ -129,15 +129,16 @@ def prepared(connection: sa.Connection) -> Iterator[None]:
         return {"name": None, "constrained_columns": [], **(reflect(*args, **kwargs) or {})}
 
     dialect.get_pk_constraint = named
-    # Engines are not compared, and the dialect cannot read that of `live`.
-    reflects_engines, dialect.engine_reflection = dialect.engine_reflection, False
+    # The dialect's own cannot read the engine of `live`, and files tables of another database under
+    # the wrong name. Engines are not compared.
+    dialect.inspector = sa.Inspector
     try:
         yield
     except DRIVER_ERRORS as error:
         raise translate(error) from error
     finally:
         del dialect.get_pk_constraint
-        dialect.engine_reflection = reflects_engines
+        del dialect.inspector
         settings.clear()
         settings.update(before)
 

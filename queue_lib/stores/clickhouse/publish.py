@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from queue_lib.stores.clickhouse import statements
 from queue_lib.stores.clickhouse.codec import chunks
-from queue_lib.stores.clickhouse.group import Entry, Group, Rows, load_group
+from queue_lib.stores.clickhouse.late import give
 from queue_lib.stores.clickhouse.schema import MESSAGE_COLUMNS
 from queue_lib.stores.clickhouse.turns import Turn, Turns
 
@@ -107,7 +106,7 @@ class Publisher:
         try:
             late = self._turns.publish(lambda turn: _store(turn, rows))
             for topic, seqs in late.items():
-                self._bring_back(topic, seqs)
+                give(self._turns, topic, seqs)
         except BaseException as error:  # noqa: BLE001 - every caller raises it
             for call in calls:
                 call.error = error
@@ -115,13 +114,6 @@ class Publisher:
             for call in calls:
                 call.is_done = True
                 call.event.set()
-
-    def _bring_back(self, topic: str, seqs: list[int]) -> None:
-        """Give messages that came late to the groups whose cursors had passed them."""
-        turns = self._turns
-        query = turns.sql.fill(statements.GROUPS_BEYOND, topic=topic, seq=min(seqs))
-        for (name,) in turns.database.select(query):
-            turns.group(topic, name, partial(_give, topic=topic, name=name, seqs=seqs))
 
 
 def _store(turn: Turn[None], rows: dict[str, AppendRow]) -> dict[str, list[int]]:
@@ -151,36 +143,3 @@ def _store(turn: Turn[None], rows: dict[str, AppendRow]) -> dict[str, list[int]]
         for number, row in enumerate(new, seq):
             late.setdefault(row.topic, []).append(number)
     return late
-
-
-def _give(turn: Turn[Any], topic: str, name: str, seqs: list[int]) -> None:
-    """Make messages below the cursor, which the group has never seen, ready."""
-    group: Group | None = load_group(turn, topic, name)
-    if group is None:
-        return
-    seen: set[int] = set()
-    missed = [seq for seq in seqs if group.start < seq <= group.cursor]
-    for part in chunks(missed):
-        seen.update(
-            seq for (seq,) in turn.select(statements.SEEN, topic=topic, group=name, seqs=part)
-        )
-    rows = Rows(turn, group)
-    now = turn.clock.earliest()
-    for part in chunks(seq for seq in missed if seq not in seen):
-        for seq, _id, key, prio, due, *_ in turn.select(statements.BODIES, topic=topic, seqs=part):
-            has_lane = False
-            if key:
-                group.know_lanes(turn, [key])
-                has_lane = bool(group.lanes[key])
-                rows.lane(key, seq, prio, due)
-                group.lanes[key].append(seq, prio, due)
-            if has_lane:
-                group.pins.add(seq)
-            else:
-                entry = Entry(seq, key, prio, max(now, due))
-                (rows.timer if due > now else rows.ready)(entry)
-    if rows:
-        group.low = min(group.low, *missed)
-        rows.group()
-        rows.insert()
-        turn.seat.memory = None  # what it remembers begins above the new low mark

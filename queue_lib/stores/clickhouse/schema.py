@@ -41,7 +41,9 @@ LANE = 1  # a live delivery with a key: lane = key, n = 0; at = its schedule. Th
 DEAD = 2  # dead-lettered: n = when
 TIMER = 3  # scheduled, or backing off: n = when it is due
 LEASED = 4  # n = 0; lease = its end
-CURSOR = 5  # one for each group: cursor, low, start; at = when it was registered
+CURSOR = (
+    5  # one for each group: cursor, low, start; at = when it was registered; lease = see `late`
+)
 
 FENCE_BITS = 20  # of `seq` and `ver` count within one hold of a lock; the rest is its fence
 

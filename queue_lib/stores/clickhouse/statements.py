@@ -51,12 +51,21 @@ LAST_SEQ = "SELECT max(seq) FROM {q}messages WHERE topic = {topic}"
 GROUPS_BEYOND = (
     "SELECT grp FROM {q}live FINAL WHERE topic = {topic} AND kind = 5 AND cursor >= {seq}"
 )
+UNCHECKED = (
+    "SELECT topic, grp, cursor, start, lease FROM {q}live FINAL WHERE kind = 5 AND lease < {before}"
+)
+# Whole turns of publishers, each of them one block: it was there when the group came by, or not.
+MISSED = (
+    "SELECT seq FROM {q}messages WHERE topic = {topic} AND seq > {start} AND seq <= {cursor} "
+    "AND stored >= {since} AND bitShiftRight(seq, 20) NOT IN (SELECT bitShiftRight(seq, 20) "
+    f"FROM {{q}}live WHERE {_GROUP} AND kind IN (0, 1, 2, 3, 4)) ORDER BY seq"
+)
 # Tombstones count: who has one was seen by the group.
 SEEN = f"SELECT DISTINCT seq FROM {{q}}live WHERE {_GROUP} AND kind IN (0, 1, 2, 3, 4) AND seq IN ({{seqs}})"  # noqa: E501
 
 # -- a group coming in cold ----------------------------------------------------------------------
 
-GROUP = f"SELECT cursor, low, start, at, error FROM {{q}}live FINAL WHERE {_GROUP} AND kind = 5 AND lane = '' AND n = 0 AND seq = 0"  # noqa: E501
+GROUP = f"SELECT cursor, low, start, at, lease, error FROM {{q}}live FINAL WHERE {_GROUP} AND kind = 5 AND lane = '' AND n = 0 AND seq = 0"  # noqa: E501
 # From the low mark on: the tombstones of millions of finished deliveries lie below it.
 LEASED = (
     "SELECT seq, key, prio, lease, token, attempts, error FROM {q}live FINAL "
@@ -141,7 +150,7 @@ FROM (
     FROM {q}messages WHERE topic = {topic} AND seq > {cursor} AND seq <= {upto}))
 UNION ALL
 SELECT {topic}, {group}, toUInt8(5), '', toInt64(0), toUInt64(0), toUInt64({ver}),
-       toUInt8(0), '', toInt32(0), toInt64({registered}), toInt64(0), '',
+       toUInt8(0), '', toInt32(0), toInt64({registered}), toInt64({checked}), '',
        toUInt32(0), {pins}, toUInt64({upto}), toUInt64({low}), toUInt64({start})"""
 )
 # Where a pass of at most so many rows ends.

@@ -103,7 +103,8 @@ class ClickHouseStore:
                 start = 0
                 if start_from != StartFrom.EARLIEST:
                     ((start,),) = turn.select(statements.LAST_SEQ, topic=topic)
-                new = Group(topic, group, start, start + 1, start, turn.clock.latest())
+                now = turn.clock.latest()
+                new = Group(topic, group, start, start + 1, start, registered=now, checked=now)
                 rows = Rows(turn, new)
                 rows.group()
                 rows.insert()

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 from queue_lib.stores.base import GroupStats, Stats
 from queue_lib.stores.clickhouse import statements
 from queue_lib.stores.clickhouse.codec import chunks
+from queue_lib.stores.clickhouse.late import SLOWEST_INSERT, find_missed
 from queue_lib.stores.clickhouse.turns import Turn, Turns
 
 __all__ = ["Upkeep"]
 
 _SWEEP_LEAST = 20_000  # deliveries that ended are worth the mutations
-_SWEEP_AGE = 600_000_000  # µs: a publish that came late looks for tombstones, but not so late
+_SWEEP_AGE = 2 * SLOWEST_INSERT  # µs: who looks for what came late needs the tombstones
 
 
 class _Live(NamedTuple):
@@ -91,6 +92,7 @@ class Upkeep:
                     where = {"topic": topic, "group": group, "before": dead_before}
                     work = partial(_forget_dead, **where, limit=batch - gone)
                     gone += self._turns.group(topic, group, work)
+            find_missed(self._turns)
             self._sweep(now - _SWEEP_AGE)
         return gone + self._turns.publish(
             lambda turn: _forget_messages(turn, dead_before, acked_before, batch)
@@ -99,8 +101,8 @@ class Upkeep:
     def _sweep(self, before: int) -> None:
         """Remove the rows of deliveries that ended before an instant, where there are many.
 
-        Without a lock: nobody looks at them any more, but publishers that came late, and those
-        have returned by now.
+        Without a lock: nobody looks at them any more. `find_missed` has just been here, so that
+        whoever looks for what a group missed does not look so far back.
         """
         turns = self._turns
         for topic, group in self._select(statements.SWEEPABLE, before=before, least=_SWEEP_LEAST):

@@ -114,7 +114,6 @@ def _create_tables(prefix: str, schema: str | None) -> None:
         sa.Column("payload", sa.LargeBinary(), nullable=False),
         sa.UniqueConstraint("id", name=f"{prefix}messages_id"),
         schema=schema,
-        sqlite_autoincrement=True,
     )
     op.create_table(
         f"{prefix}deliveries",

@@ -52,6 +52,10 @@ class HandlerPool:
         if self._work and not self._sent and not (self._brief and self._works_here()):
             self._send_one()
 
+    def has_waiting(self) -> bool:
+        """Say whether runs wait for a thread."""
+        return bool(self._work)
+
     def spread(self) -> None:
         """See to it that nothing waits behind a handler that takes longer than those before it."""
         if self._work:

@@ -6,8 +6,10 @@ time known, the poll interval. But the handler that ends last, with none left ru
 pump's turn itself and goes on with what it claimed: waking the pump, which would then wake a
 handler, takes longer than everything else that a short batch needs.
 
-Acknowledgements are never held back to fill a batch: a batch is what came together while the
-last statement ran.
+Acknowledgements are not held back to fill a batch: a batch is what came together while the last
+statement ran. Only while claimed runs still wait for a thread is nobody woken for what ended: the
+thread that ended it takes the next, and the last of them acknowledges them all. If that one takes
+long, the pump notices within two ticks.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ class Pump:
         options: SubscribeOptions,
         *,
         dispatch: Callable[[list[Run]], None],
+        has_waiting: Callable[[], bool],
         spread: Callable[[], None],
         ended: Callable[[], None],
     ) -> None:
@@ -63,6 +66,7 @@ class Pump:
         self._request = request
         self._options = options
         self._dispatch = dispatch  # hands runs to the handler threads
+        self._has_waiting = has_waiting  # whether some of them wait for a thread
         self._spread = spread  # has more of them look, if runs wait
         self._ended = ended  # told when this thread is done for good
         self._signal = threading.Event()  # "look again": set by anybody, cleared by the pump
@@ -86,7 +90,10 @@ class Pump:
     def succeeded(self, run: Run) -> None:
         """A handler returned: acknowledge its delivery."""
         self._done.append(run)
-        if len(self._done) < len(self._ledger) or not self._take_turn():
+        if len(self._done) < len(self._ledger):
+            if not (self._has_waiting() and self._is_ticking(_STEP)):
+                self._look()
+        elif not self._take_turn():
             self._look()
 
     def wake(self) -> None:
@@ -169,16 +176,29 @@ class Pump:
 
     def _sleep(self, wait: float | None) -> None:
         """Sleep until there is a signal; while there is work, look after the handlers as well."""
-        while time.monotonic() < self._last_batch + _BUSY:
+        oldest: Run | None = None
+        while self._is_ticking():
             step = _STEP if wait is None else min(wait, _STEP)
             if self._signal.wait(step):
                 return
             self._spread()
+            before, oldest = oldest, self._oldest_done()
+            if oldest is not None and oldest is before:
+                return
             if wait is not None:
                 wait -= step
                 if wait <= 0:
                     return
         self._signal.wait(wait)
+
+    def _is_ticking(self, margin: float = 0.0) -> bool:
+        return time.monotonic() + margin < self._last_batch + _BUSY
+
+    def _oldest_done(self) -> Run | None:
+        try:
+            return self._done[0]
+        except IndexError:
+            return None
 
     def _give_back(self) -> None:
         """Release what no thread has taken, and what was abandoned; no attempt is spent."""

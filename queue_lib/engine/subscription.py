@@ -62,6 +62,7 @@ class StoreSubscription:
             request,
             options,
             dispatch=self._pool.submit,
+            has_waiting=self._pool.has_waiting,
             spread=self._pool.spread,
             ended=self._end,
         )

@@ -138,7 +138,6 @@ def _build_tables(prefix: str, schema: str | None) -> Tables:
         sa.Column("headers", sa.Text),  # JSON, ASCII only; null: none
         sa.Column("payload", sa.LargeBinary, nullable=False),
         sa.UniqueConstraint("id", name=f"{prefix}messages_id"),
-        sqlite_autoincrement=True,
     )
     deliveries = sa.Table(
         f"{prefix}deliveries",

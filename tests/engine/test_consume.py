@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
@@ -132,7 +133,7 @@ class Turns(StoreWrapper):
     """Sees who acknowledges and claims, and that they take turns."""
 
     def __init__(self, store: Store) -> None:
-        self.takers: set[str] = set()
+        self.takers = Counter[str]()
         self.met = 0
         self._turn = threading.Lock()
         super().__init__(store)
@@ -144,7 +145,7 @@ class Turns(StoreWrapper):
             self.met += 1
             self._turn.acquire()
         try:
-            self.takers.add(threading.current_thread().name.partition(":")[0])
+            self.takers[threading.current_thread().name.partition(":")[0]] += 1
             return super().call(method, *args, **kwargs)
         finally:
             self._turn.release()
@@ -166,6 +167,34 @@ def test_the_last_handler_of_a_batch_claims_the_next_one(
     assert queue.stats(TOPIC, GROUP) == Stats()
     assert "queue-handler" in turns.takers
     assert turns.met == 0
+
+
+def test_nobody_is_woken_while_handlers_take_no_time(
+    backend: Backend, open_queue: OpenQueue
+) -> None:
+    """A thread that runs a whole claim goes on to the store itself, and so to the next one."""
+    turns = Turns(backend.open())
+    queue = open_queue(turns)
+    open_queue().subscribe(TOPIC, GROUP, Inbox()).close()
+    queue.publish(*messages(400))
+    inbox = Inbox()
+    queue.subscribe(TOPIC, GROUP, inbox, **MINUTE, concurrency=4)
+    inbox.wait(400)
+    eventually(lambda: queue.stats(TOPIC, GROUP) == Stats())
+    assert turns.takers["queue-pump"] < turns.takers["queue-handler"] / 4
+
+
+def test_an_acknowledgement_does_not_wait_for_the_handlers_behind_it(queue: StoreQueue) -> None:
+    """Even if the thread that ended one takes the next of the same claim, and that takes long."""
+    queue.subscribe(TOPIC, GROUP, Inbox()).close()
+    queue.publish(*messages(4))
+    inbox = Inbox()
+    with Gate() as gate:
+        queue.subscribe(
+            TOPIC, GROUP, lambda d: inbox(d) if d.id == "orders-0" else gate(d), **MINUTE
+        )
+        gate.wait(3)
+        eventually(lambda: queue.stats(TOPIC, GROUP) == Stats(leased=3))
 
 
 def test_an_acknowledgement_does_not_wait_for_a_batch_to_fill(

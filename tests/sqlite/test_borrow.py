@@ -191,7 +191,7 @@ def test_what_fails_half_way_leaves_nothing_for_a_caller_that_commits(
     with host(kind).connect() as connection:
         store.append_in(connection, [Message("orders", id="kept")])
         with monkeypatch.context() as patch:
-            patch.setitem(statements._sql, "fan_out", "select json('broken')")
+            patch.setitem(statements._sql, "fan_out_unkeyed", "select json('broken')")
             with pytest.raises(StoreError, match="malformed JSON"):
                 store.append_in(connection, [Message("orders", id="broken")])
         connection.commit()

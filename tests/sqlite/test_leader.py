@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -140,8 +141,8 @@ def test_who_is_interrupted_when_it_is_to_lead_passes_that_on(
     queue: Queue, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ):
     class Interrupted(leader._Request):
-        def __init__(self, work: leader.Work) -> None:
-            super().__init__(work)
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
             self.turn = self  # type: ignore[assignment]
 
         def acquire(self) -> None:

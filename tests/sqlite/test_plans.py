@@ -27,6 +27,10 @@ PLANS = {
         "g USING INDEX sqlite_autoindex_queue_groups_1 (topic_id=?)",
         "head USING INDEX queue_head (group_id=? AND key=?)",
     ],
+    "fan_out_unkeyed": [
+        "m USING INTEGER PRIMARY KEY (rowid>?)",
+        "g USING INDEX sqlite_autoindex_queue_groups_1 (topic_id=?)",
+    ],
     "peek": [
         "queue_deliveries USING INDEX queue_ready (group_id=?)",
         "queue_deliveries USING INDEX queue_timer (group_id=?)",

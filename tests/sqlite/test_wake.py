@@ -89,7 +89,8 @@ def test_looking_never_waits_for_a_writer(queue: Queue):
         looker.join(DEADLINE)
         return found[0]
 
-    assert queue.database.write(work)  # what the writer has seen when it began
+    assert not queue.database.write(work)
+    assert queue.database.write(work)  # the first writer was asked, and has looked at its end
     assert not queue.database.write(work)
 
 

@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import uuid4
@@ -72,7 +73,7 @@ class SqliteDatabase:
 
     def _begin_anew(self) -> None:
         self._idle = threading.Condition()
-        self._leader = Leader(lambda work: self._writer.run(True, work))
+        self._leader = Leader(partial(self._writer.run, True))
         self._reads = 0  # connections in use; guarded by _idle
 
     @property
@@ -98,8 +99,11 @@ class SqliteDatabase:
     ) -> T:
         # The operating system has it. After a power cut nobody of the claims' holders is left, and
         # a lost claim or acknowledgement is a redelivery.
-        with self._clear_errors():
+        try:
             return self._writer.run(False, work, *args, **kwargs)
+        except self.driver_error as error:
+            self._explain(error)
+            raise
 
     def write_durably(
         self,
@@ -107,9 +111,12 @@ class SqliteDatabase:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        with self._clear_errors():
-            result: T = self._leader.run(lambda connection: work(connection, *args, **kwargs))
-            return result
+        try:
+            result: T = self._leader.run(work, *args, **kwargs)
+        except self.driver_error as error:
+            self._explain(error)
+            raise
+        return result
 
     def read(
         self,
@@ -117,13 +124,13 @@ class SqliteDatabase:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        with (
-            self._clear_errors(),
-            self._reading(),
-            closing(self._reader.raw_connection()) as pooled,
-        ):
-            driver: Any = pooled.driver_connection
-            return work(driver, *args, **kwargs)
+        try:
+            with self._reading(), closing(self._reader.raw_connection()) as pooled:
+                driver: Any = pooled.driver_connection
+                return work(driver, *args, **kwargs)
+        except self.driver_error as error:
+            self._explain(error)
+            raise
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -188,14 +195,10 @@ class SqliteDatabase:
 
         return have(borrowed) if borrowed else self.read(have)
 
-    @contextmanager
-    def _clear_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except self.driver_error as error:
-            ours = explained(error, self._writer.engine.url)
-            if ours is None:
-                raise
+    def _explain(self, error: BaseException) -> None:
+        """Raise an error of ours in its place, if one says more."""
+        ours = explained(error, self._writer.engine.url)
+        if ours is not None:
             raise ours from error
 
     # -- other processes -------------------------------------------------------------------

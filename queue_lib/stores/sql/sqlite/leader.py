@@ -18,16 +18,18 @@ from queue_lib.stores.sql.sqlite.statements import all_or_nothing
 
 __all__ = ["Leader"]
 
-Work = Callable[[Connection], Any]
+Work = Callable[..., Any]
 
 
 class _Request:
     """What one thread wants done."""
 
-    __slots__ = ("error", "is_done", "leads", "result", "turn", "work")
+    __slots__ = ("args", "error", "is_done", "kwargs", "leads", "result", "turn", "work")
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.work = work
+        self.args = args
+        self.kwargs = kwargs
         self.turn = threading.Lock()  # released when it is done, or is to lead
         self.turn.acquire()
         self.leads = False  # a leader writes this and the next three, then releases `turn`
@@ -40,7 +42,7 @@ class _Request:
         self.error = None
         try:
             with all_or_nothing(connection):
-                self.result = self.work(connection)
+                self.result = self.work(connection, *self.args, **self.kwargs)
         except Exception as error:
             driver: Any = connection
             if not driver.in_transaction:  # a full disk ends it, and undoes what others did
@@ -51,15 +53,15 @@ class _Request:
 class Leader:
     """Does work in shared transactions. Thread-safe."""
 
-    def __init__(self, transact: Callable[[Work], Any]) -> None:
+    def __init__(self, transact: Callable[..., Any]) -> None:
         self._transact = transact  # runs work in a transaction; may run it again
         self._lock = threading.Lock()
         self._waiting: list[_Request] = []  # guarded by _lock
         self._is_led = False  # guarded by _lock
 
-    def run(self, work: Work) -> Any:
+    def run(self, work: Work, *args: Any, **kwargs: Any) -> Any:
         """Return what `work` returned once that is committed, or raise what it raised."""
-        mine = _Request(work)
+        mine = _Request(work, args, kwargs)
         with self._lock:
             self._waiting.append(mine)
             mine.leads, self._is_led = not self._is_led, True
@@ -85,7 +87,7 @@ class Leader:
     def _lead(self) -> None:
         batch: list[_Request] = []
         try:
-            self._transact(lambda connection: self._do(batch, connection))
+            self._transact(self._do, batch)
         except BaseException as error:
             batch += self._take()  # they have waited for the same lock
             if not isinstance(error, Exception):  # Ctrl-C is for this thread alone
@@ -108,10 +110,11 @@ class Leader:
         for request in batch:
             request.turn.release()
 
-    def _do(self, batch: list[_Request], connection: Connection) -> None:
+    def _do(self, connection: Connection, batch: list[_Request]) -> None:
         batch += self._take()
         if len(batch) == 1:
-            batch[0].result = batch[0].work(connection)
+            alone = batch[0]
+            alone.result = alone.work(connection, *alone.args, **alone.kwargs)
             return
         for request in batch:
             request.attempt(connection)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from queue_lib.stores.schema import Tables
@@ -63,16 +63,27 @@ class SqliteStatements:
         *,
         wake: str | None = None,
     ) -> None:
-        # Nothing is sent to wake others: they see the commit itself. But a caller whose transaction
-        # this is may catch an error and commit all the same.
-        with nullcontext() if wake is None else all_or_nothing(connection):
-            names = dict.fromkeys(row.topic for row in rows)
-            topics = {name: self._topic(connection, name, now) for name in names}
-            _, _, last, stored_at = topics[rows[0].topic]
-            values = [_values(row, topics[row.topic], stored_at) for row in rows]
-            connection.executemany(self._sql["add_message"], values)
-            if any(is_consumed for _, is_consumed, _, _ in topics.values()):
-                self._run(connection, "fan_out", after=last, group=0, now=stored_at)
+        # Nothing is sent to wake others: they see the commit itself.
+        if wake is None:
+            self._append(connection, rows, now)
+        else:  # a caller whose transaction this is may catch an error and commit all the same
+            with all_or_nothing(connection):
+                self._append(connection, rows, now)
+
+    def _append(self, connection: Connection, rows: Sequence[AppendRow], now: int | None) -> None:
+        topics: dict[str, tuple[Any, ...]] = {}
+        for row in rows:
+            if row.topic not in topics:
+                topics[row.topic] = self._topic(connection, row.topic, now)
+        _, _, last, stored_at = topics[rows[0].topic]
+        values = [_values(row, topics[row.topic], stored_at) for row in rows]
+        connection.executemany(self._sql["add_message"], values)
+        if not any(is_consumed for _, is_consumed, _, _ in topics.values()):
+            return
+        if any(row.key is not None for row in rows):
+            self._run(connection, "fan_out", after=last, group=0, now=stored_at)
+        else:
+            self._run(connection, "fan_out_unkeyed", after=last, now=stored_at)
 
     # -- consume ---------------------------------------------------------------------------
 

@@ -81,6 +81,13 @@ from (
     ) fresh
 )
 
+-- name: fan_out_unkeyed
+-- The same for a publish without keys: no lane to look for.
+insert into {q}deliveries (group_id, seq, state, priority, at)
+select g.id, m.seq, m.deliver_at > :now, m.priority, max(m.deliver_at, :now)
+from {q}messages m join {q}groups g on g.topic_id = m.topic_id
+where m.seq > :after
+
 
 -- name: peek
 -- Is anything ready, and in how many µs do the next timer and the next lease end? Index seeks only.

@@ -62,6 +62,7 @@ class Writer:
         self._is_full = True
         self._data_version: int | None = None
         self._others_committed = False  # but cleared without it
+        self._is_asked = False  # but set without it: whoever writes then looks
 
     # -- transactions ----------------------------------------------------------------------
 
@@ -105,9 +106,10 @@ class Writer:
                 driver.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
                 self._is_full = durable
             begin_immediate(driver.execute, begun + self._patience - time.monotonic())
-            self._look()
             result = work(driver, *args, **kwargs)
             driver.execute("COMMIT")
+            if self._is_asked:
+                self._look()
         except BaseException:
             self._drop()  # in whatever state it is
             raise
@@ -120,6 +122,7 @@ class Writer:
 
     def others_committed(self) -> bool:
         """Say whether somebody else has committed since this was asked last. Never waits."""
+        self._is_asked = True
         if self._gate.acquire(blocking=False):
             try:
                 self._open()
@@ -136,6 +139,7 @@ class Writer:
 
     def _look(self) -> None:
         (version,) = self._driver.execute("PRAGMA data_version").fetchone()
+        self._is_asked = False
         if version != self._data_version:
             self._data_version = version
             self._others_committed = True

@@ -1,6 +1,6 @@
-"""Measure the stores beside their floor, and beside other queues.
+"""Measure the stores beside their floor, and beside other queues; draw what was measured.
 
-`python -m benchmarks [--smoke] [--peers] [--stores sqlite,postgres] [--only TEXT] [--json FILE]`.
+`make bench` runs the quick cases; `make bench ARGS='--long --json FILE'` all of them.
 """
 
 from __future__ import annotations
@@ -9,121 +9,90 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import traceback
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-import sqlalchemy as sa
+from benchmarks.bench import Bench
+from benchmarks.cases import CASES, choose
+from benchmarks.databases import KINDS, host
+from benchmarks.figures import size_for
 
-from benchmarks.cases import SMOKE, Bench, Figure, Size, prepare
-from benchmarks.peers import PEERS
-from tests.servers import PostgresServer
-
-SHAPES = ("no key", "1,000 keys", "one key, head held", "scheduled")
-
-
-def cases(bench: Bench) -> Iterator[tuple[str, Callable[[], Figure | list[Figure]]]]:
-    """Name every case, cheap ones first."""
-    yield "publish one", lambda: bench.publish(1, 1, 1024)
-    yield "publish 100", lambda: bench.publish(100, 1, 1024)
-    yield "publish 1000", lambda: bench.publish(1000, 1, 1024)
-    yield "publish 1000 to 2", lambda: bench.publish(1000, 2, 1024)
-    yield "claim and ack", bench.claim_and_ack
-    for concurrency in (4, 64, 256):
-        yield f"drain {concurrency}", lambda c=concurrency: bench.drain(c)  # type: ignore[misc]
-    yield "drain keyed", lambda: bench.drain(64, keys=1000)
-    yield "latency same", lambda: bench.latency(other_process=False)
-    yield "latency other", lambda: bench.latency(other_process=True)
-    yield "idle", bench.idle
-    yield "bytes", bench.bytes_per_message
-    for shape in SHAPES:
-        yield f"backlog {shape}", lambda s=shape: bench.claim_at_backlog(s)  # type: ignore[misc]
-
-
-@contextmanager
-def databases(kind: str) -> Iterator[Callable[[], sa.URL]]:
-    """Give a maker of empty, migrated databases that end with the block."""
-    with tempfile.TemporaryDirectory(prefix="queue-bench-") as folder:
-        if kind == "sqlite":
-            numbers = iter(range(1_000_000))
-            yield lambda: prepare(sa.make_url(f"sqlite:///{folder}/{next(numbers)}.db"))
-            return
-        with PostgresServer(durable=True) as server:
-            made: list[str] = []
-
-            def fresh() -> sa.URL:
-                while made:
-                    server.drop_database(made.pop())
-                made.append(server.create_database())
-                return prepare(sa.make_url(server.url(made[-1])))
-
-            yield fresh
-
-
-def measure(kind: str, size: Size, only: str, *, peers: bool = False) -> Iterator[Figure]:
-    """Run the cases whose names contain `only`, then the peers, on the same server."""
-    with databases(kind) as fresh:
-        for name, case in cases(Bench(fresh, size)):
-            if only in name:
-                figures = case()
-                yield from figures if isinstance(figures, list) else [figures]
-        for peer in PEERS[kind] if peers else ():
-            yield from measure_peer(peer, fresh(), smoke=size is SMOKE)
-
-
-def measure_peer(peer: str, url: sa.URL, *, smoke: bool) -> Iterator[Figure]:
-    """Run a peer in a process of its own: some of them bring an event loop, or a runtime."""
-    target = url.database if url.get_backend_name() == "sqlite" else _plain(url)
-    command = [sys.executable, "-m", "benchmarks.peers", peer, str(target)]
-    done = subprocess.run(
-        [*command, *(["--smoke"] if smoke else [])],
-        capture_output=True, text=True, check=False, timeout=900, cwd=Path(__file__).parents[1],
-    )  # fmt: skip
-    if done.returncode:
-        print(f"{peer}: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
-        return
-    for name, value in json.loads(done.stdout.splitlines()[-1]).items():
-        yield Figure(f"{peer}: {name}", "ms" if "latency" in name else "/s", value)
-
-
-def _plain(url: sa.URL) -> str:
-    return url.set(drivername="postgresql").render_as_string(hide_password=False)
-
-
-def table_row(kind: str, figure: Figure) -> str:
-    """Render a figure as a row of a Markdown table."""
-    floor = "" if figure.floor is None else f"{figure.floor:,.4g}"
-    ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}"
-    more = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in figure.more.items())
-    unit = f" {figure.unit}" if figure.unit else ""
-    return f"| {kind} | {figure.name} | {figure.store:,.4g}{unit} | {floor} | {ratio} | {more} |"
+_HEAD = "| store | case | measured | against | ratio | |\n|---|---|--:|--:|--:|---|"
 
 
 def main() -> int:
-    """Measure, print a table, write the JSON."""
+    """Measure, print a table, write the JSON, draw the plot."""
+    options = _options()
+    if options.list:
+        for case in CASES:
+            print(f"{case.name:32}{case.group:7}{', '.join(case.kinds)}")
+        return 0
+    figures: list[dict[str, Any]] = []
+    failed: list[str] = []
+    for file in options.add:
+        figures += json.loads(file.read_text())["figures"]
+    if options.stores:
+        print(_HEAD)
+    try:
+        for kind in options.stores:
+            _measure(kind, options, figures, failed)
+    finally:  # an hour of measuring is not lost to a Ctrl-C
+        if options.json:
+            machine = {"python": platform.python_version(), "cores": os.cpu_count()}
+            found = {"at": time.time(), "machine": machine, "figures": figures, "failed": failed}
+            options.json.write_text(json.dumps(found, indent=1))
+    if options.plot:
+        from benchmarks.plot import draw
+
+        draw(figures, options.plot)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _measure(
+    kind: str, options: argparse.Namespace, figures: list[dict[str, Any]], failed: list[str]
+) -> None:
+    """Run the cases of one kind of store; one that fails does not keep the others from running."""
+    size = size_for(kind, smoke=options.smoke, minutes=options.minutes)
+    with host(kind) as made:
+        for case in choose(kind, options.only, options.groups):
+            try:
+                for figure in case.measure(Bench(kind, made, size)):
+                    print(figure.row(kind), flush=True)
+                    known = {"kind": kind, "case": case.name, "ratio": figure.ratio}
+                    figures.append({**known, **asdict(figure)})
+            except Exception:  # noqa: BLE001 - it is reported
+                traceback.print_exc()
+                failed.append(f"{kind}: {case.name}")
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--smoke", action="store_true", help="tiny sizes: does it still run?")
-    parser.add_argument("--peers", action="store_true", help="other queues, too: the extra `peers`")
-    parser.add_argument("--stores", default="sqlite,postgres")
-    parser.add_argument("--only", default="", help="cases whose name contains this")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    options = parser.parse_args()
-    figures = []
-    print("| store | case | measured | floor | ratio | |\n|---|---|--:|--:|--:|---|")
-    for kind in options.stores.split(","):
-        size = SMOKE if options.smoke else Size()
-        for figure in measure(kind, size, options.only, peers=options.peers):
-            figures.append({"kind": kind, **asdict(figure), "ratio": figure.ratio})
-            print(table_row(kind, figure), flush=True)
-    if options.json:
-        machine = {"python": platform.python_version(), "cores": os.cpu_count(), "at": time.time()}
-        options.json.write_text(json.dumps({"machine": machine, "figures": figures}, indent=1))
-    return 0
+    add = parser.add_argument
+    add("--stores", type=_kinds, default="sqlite,postgres", help="nothing: measure nothing")
+    add("--only", default="", help="the cases whose name contains this, of whatever group")
+    add("--long", action="append_const", const="long", dest="groups", help="the long ones, too")
+    add("--peers", action="append_const", const="peers", dest="groups", help="other queues, too")
+    add("--minutes", type=float, help="of steady traffic, and of a transaction held open")
+    add("--smoke", action="store_true", help="tiny sizes: does it still run?")
+    add("--json", type=Path, help="write the figures to this file")
+    add("--add", type=Path, nargs="+", default=[], help="figures of earlier runs, for the plot")
+    add("--plot", type=Path, help="draw throughput and claim time to this SVG file")
+    add("--list", action="store_true", help="the cases, their groups and stores")
+    parser.set_defaults(groups=["quick"])
+    return parser.parse_args()
+
+
+def _kinds(text: str) -> list[str]:
+    kinds = text.split(",") if text else []
+    if unknown := set(kinds) - set(KINDS):
+        raise argparse.ArgumentTypeError(f"{unknown}: choose from {', '.join(KINDS)}")
+    return kinds
 
 
 if __name__ == "__main__":

@@ -256,6 +256,24 @@ def test_a_purge_goes_on_where_its_window_ended(queue: Queue, monkeypatch: pytes
     assert queue.rows("select id from {q}messages") == [("young",)]
 
 
+def test_a_number_that_comes_again_after_a_purge_is_another_delivery(queue: Queue):
+    """Rowids go on from the highest there is, and a purge may take that one."""
+    queue.append(message("old"))
+    ((old,), _) = queue.claim()
+    queue.settle([old])
+    queue.now += SECOND
+    assert queue.database.write(queue.sql.purge_messages, 5, 5, 100, queue.now) == 1
+    queue.append(message("new", key="k"), message("next", key="k"))
+    late = queue.register("late", earliest=True)
+    ((new,), _) = queue.claim()
+    assert (new.id, new.seq) == ("new", old.seq)
+    assert queue.settle([old]) == set()
+    assert queue.settle([new]) == {new.seq}
+    assert queue.claimed() == ["next"]
+    queue.group = late
+    assert queue.claimed() == ["new"]
+
+
 def test_counts_tell_apart_what_deliveries_wait_for(queue: Queue):
     assert queue.database.read(queue.sql.count, queue.group, NOW) == StateCounts(
         0, 0, 0, 0, 0, 0, None

@@ -42,7 +42,7 @@ def test_functions_stay_in_their_schema(postgres_url: str) -> None:
         qualified = """ "it's my-""Schema".queue_append_v1 """
         connection.exec_driver_sql(
             f"SELECT {qualified}('{{t}}', null, '{{i}}', '{{k}}', '{{x}}', null, '{{0}}', '{{0}}', "
-            "'{0}', null, '')"
+            "'{0}', null, true, null)"
         )
         connection.commit()
     assert lab.ask("SELECT id FROM {q}messages WHERE id = 'i'") == "i"

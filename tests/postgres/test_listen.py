@@ -86,6 +86,27 @@ def test_a_process_does_not_hear_itself(lab: Lab, database: PostgresDatabase) ->
         assert listener.next() == "another"
 
 
+def test_after_a_silence_a_publish_sends_its_own_wake_up_with_its_commit(
+    lab: Lab, database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It saves a round trip; but what comes soon after it is sent by the thread, folded."""
+    by_thread: list[list[str]] = []
+    sender = lab.database()
+    sender._notifier = listen.Notifier(by_thread.append)
+    store = lab.store(sender)
+    with listening(lab, sender) as itself, listening(lab, database) as listener:
+        store.append([message("a"), message("b", topic="another")])
+        assert {listener.next(), listener.next()} == {TOPIC, "another"}
+        store.append([message("c")])
+        eventually(lambda: by_thread == [[TOPIC]])
+        monkeypatch.setattr(listen, "_RARE", 0.0)
+        store.append([message("d")])
+        assert listener.next() == TOPIC
+        lab.store().append([message("e", topic="the end")])
+        assert itself.next() == "the end"
+    assert by_thread == [[TOPIC]]
+
+
 def test_a_process_hears_the_commit_of_its_callers_transaction(
     lab: Lab, database: PostgresDatabase
 ) -> None:

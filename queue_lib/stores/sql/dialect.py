@@ -162,11 +162,13 @@ class Statements(Protocol):
         rows: Sequence[AppendRow],
         now: int | None,
         *,
-        wake: str | None = None,
+        borrowed: bool = False,
+        sender: str = "",
     ) -> None:
         """Store the rows that are new, fan them out, in publish order.
 
-        `wake`: send wake-ups inside this transaction (it is the caller's), signed with this id.
+        `borrowed`: the transaction is the caller's, who may catch an error and commit all the same.
+        `sender`: wake other processes at the commit, in this name; empty: do not.
         """
         ...
 
@@ -301,6 +303,13 @@ class Database(Protocol):
         """
         ...
 
+    def sender(self, *, borrowed: bool) -> str:
+        """Return in whose name a publish that is about to begin wakes other processes itself.
+
+        Empty: it does not, and `published` is called behind it, unless it was borrowed.
+        """
+        ...
+
     def published(self, topics: Sequence[str]) -> None:
         """Wake other processes: a transaction of ours that published was committed."""
         ...
@@ -329,9 +338,4 @@ class Database(Protocol):
     @property
     def migration_target(self) -> sa.Engine | sa.URL:
         """What the migrations run on: the host's engine or URL, our own engine if in memory."""
-        ...
-
-    @property
-    def instance(self) -> str:
-        """Signs the wake-ups of this process, so that it can ignore its own."""
         ...

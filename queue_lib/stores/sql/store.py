@@ -81,9 +81,11 @@ class SqlStore:
         if not messages:
             return
         rows = [_to_row(message) for message in messages]
-        self._run(self._database.write_durably, self._sql.append, rows, self._now())
+        sender = self._database.sender(borrowed=False)
+        self._run(self._database.write_durably, self._sql.append, rows, self._now(), sender=sender)
         topics = {row.topic for row in rows}
-        self._database.published(sorted(topics))
+        if not sender:
+            self._database.published(sorted(topics))
         if self._sql.peeks:  # our own subscriptions are about to claim
             self._warm |= {
                 group for (topic, _), group in tuple(self._groups.items()) if topic in topics
@@ -97,8 +99,9 @@ class SqlStore:
             theirs = _connection_of(connection)
         with self._translated(Borrowed(theirs)):
             ours = self._database.borrow(theirs)
+            sender = self._database.sender(borrowed=True)
             if rows:
-                self._sql.append(ours, rows, self._now(), wake=self._database.instance)
+                self._sql.append(ours, rows, self._now(), borrowed=True, sender=sender)
 
     # -- consume ---------------------------------------------------------------------------
 

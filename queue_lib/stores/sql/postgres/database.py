@@ -23,6 +23,7 @@ from queue_lib.stores.sql.dialect import Borrowed, Connection, Rows
 from queue_lib.stores.sql.postgres.listen import (
     ANY,
     CHANNEL,
+    IN_TRANSACTION,
     Notifier,
     follow,
     keep_alive,
@@ -146,6 +147,13 @@ class PostgresDatabase:
 
     def classify(self, error: BaseException, borrowed: Borrowed | None = None) -> type[Exception]:
         return classify(error)
+
+    def sender(self, *, borrowed: bool) -> str:
+        if not self._wake:
+            return ""
+        if borrowed:
+            return IN_TRANSACTION
+        return self.instance if self._notifier.lets_publisher_send() else ""
 
     def published(self, topics: Sequence[str]) -> None:
         if self._wake:

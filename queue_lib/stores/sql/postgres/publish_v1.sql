@@ -101,16 +101,15 @@ begin
 end $$;
 
 -- Stores the messages that are new and fans them out. p_topics: the distinct topics, sorted;
--- p_nth: the number of each message's topic in it; null: all have the first. p_wake: null in a
--- transaction of our own, which wakes others after its commit; else it is the caller's, and
--- wakes at its commit, signed with this, or not at all if it is empty.
+-- p_nth: the number of each message's topic in it; null: all have the first. p_wake: wakes others
+-- at the commit, signed with this; null: it does not. p_borrowed: the transaction is the caller's.
 -- False: nothing was done, since the caller's isolation is too strict for keys. (Not an error,
 -- which would end the caller's transaction.)
 -- name: append_v1
 create or replace function {q}append_v1(
   p_topics text[], p_nth int[], p_ids text[], p_keys text[], p_payloads bytea[],
   p_headers text[], p_priorities int[], p_deliver_at bigint[], p_published_at bigint[],
-  p_dead_letter boolean[], p_wake text, p_now bigint default null
+  p_dead_letter boolean[], p_borrowed boolean, p_wake text, p_now bigint default null
 ) returns boolean language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
 set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
@@ -119,7 +118,7 @@ declare
   v_now bigint;
   v_stored bigint;
 begin
-  if p_wake is null then
+  if not p_borrowed then
     perform {q}require_read_committed_v1();
   end if;
   v_topics := {q}lock_v1(p_topics, p_nth, p_keys);
@@ -175,7 +174,7 @@ begin
     from placed p
   )
   select count(*) into v_stored from stored;
-  if v_stored > 0 and p_wake <> '' then
+  if v_stored > 0 and p_wake is not null then
     if cardinality(p_topics) > 16 then
       perform pg_notify('queue_lib', p_wake || ' *');
     else

@@ -23,7 +23,7 @@ from queue_lib.stores.sql.dialect import (
 )
 from queue_lib.stores.sql.postgres.floors import NO_FLOOR, Floors
 from queue_lib.stores.sql.postgres.functions import FUNCTIONS
-from queue_lib.stores.sql.postgres.listen import IN_TRANSACTION, sign
+from queue_lib.stores.sql.postgres.listen import sign
 
 __all__ = ["PostgresStatements"]
 
@@ -36,7 +36,7 @@ SELECT exists(SELECT FROM {q}topics), exists(SELECT FROM {q}groups),
 _LOCK = "SELECT {q}lock_v1(%b::text[], %b::int[], %b::text[])"
 _APPEND = """
 SELECT {q}append_v1(%b::text[], %b::int[], %b::text[], %b::text[], %b::bytea[], %b::text[],
-  %b::int[], %b::bigint[], %b::bigint[], %b::boolean[], %s, %s)"""
+  %b::int[], %b::bigint[], %b::bigint[], %b::boolean[], %s, %s, %s)"""
 _ENSURE_GROUP = "SELECT {q}ensure_group_v1(%s, %s, %s, %s)"
 _CLAIM = """
 SELECT * FROM {q}claim_v1(
@@ -58,7 +58,7 @@ class PostgresStatements:
 
     def __init__(self, tables: Tables) -> None:
         self._qualify = tables.qualify
-        self._in_transaction = sign(tables, IN_TRANSACTION)
+        self._tables = tables
         self._floors = Floors()
         self._functions = [tables.qualify(f"{{q}}{name}") for name in FUNCTIONS]
 
@@ -77,14 +77,15 @@ class PostgresStatements:
         rows: Sequence[AppendRow],
         now: int | None,
         *,
-        wake: str | None = None,
+        borrowed: bool = False,
+        sender: str = "",
     ) -> None:
-        signature = wake and self._in_transaction
+        wake = sign(self._tables, sender) if sender else None
         if sum(map(_size, rows)) <= _BATCH_BYTES:
-            stored = self._append(connection, rows, signature, now)
+            stored = self._append(connection, rows, borrowed, wake, now)
         else:
-            with _transaction(connection) if wake is None else nullcontext():
-                stored = self._append_batches(connection, rows, signature, now)
+            with nullcontext() if borrowed else _transaction(connection):
+                stored = self._append_batches(connection, rows, borrowed, wake, now)
         if not stored:
             raise UnsupportedError(
                 "a message with a key cannot be published in a transaction stricter than "
@@ -95,7 +96,8 @@ class PostgresStatements:
         self,
         connection: Connection,
         rows: Sequence[AppendRow],
-        signature: str | None,
+        borrowed: bool,
+        wake: str | None,
         now: int | None,
     ) -> bool:
         """Append more than fits well into memory; the locks of all batches come first, in order.
@@ -106,15 +108,16 @@ class PostgresStatements:
         topics, nth = _topics(rows)
         keys = _unless_all_none([row.key for row in rows])
         locked = self._scalar(connection, _LOCK, topics, nth, keys)
-        if locked is None and signature is not None:
+        if locked is None and borrowed:
             return False
-        return all(self._append(connection, batch, signature, now) for batch in _batches(rows))
+        return all(self._append(connection, batch, borrowed, wake, now) for batch in _batches(rows))
 
     def _append(
         self,
         connection: Connection,
         rows: Sequence[AppendRow],
-        signature: str | None,
+        borrowed: bool,
+        wake: str | None,
         now: int | None,
     ) -> bool:
         topics, nth = _topics(rows)
@@ -122,7 +125,7 @@ class PostgresStatements:
         stored: bool = self._scalar(
             connection, _APPEND, topics, nth, ids, _unless_all_none(keys), payloads,
             _unless_all_none(headers), priorities, due, published,
-            copies if any(copies) else None, signature, now,
+            copies if any(copies) else None, borrowed, wake, now,
         )  # fmt: skip
         return stored
 

@@ -9,7 +9,6 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
-from uuid import uuid4
 
 import sqlalchemy as sa
 
@@ -60,7 +59,6 @@ class SqliteDatabase:
         self._tables = tables
         self._wake = wake
         self._lock_sql = render(tables)["lock"]
-        self._instance = uuid4().hex
         self._writer = Writer(target)
         self.driver_error = self._writer.driver_error
         self._reader = own_engine(target)
@@ -84,10 +82,6 @@ class SqliteDatabase:
     @property
     def migration_target(self) -> sa.Engine | sa.URL:
         return self.engine if self._in_memory else self._target
-
-    @property
-    def instance(self) -> str:
-        return self._instance
 
     # -- transactions ----------------------------------------------------------------------
 
@@ -202,6 +196,9 @@ class SqliteDatabase:
             raise ours from error
 
     # -- other processes -------------------------------------------------------------------
+
+    def sender(self, *, borrowed: bool) -> str:
+        return ""
 
     def published(self, topics: Sequence[str]) -> None:
         """Do nothing: other processes see the commit itself."""

@@ -61,14 +61,15 @@ class SqliteStatements:
         rows: Sequence[AppendRow],
         now: int | None,
         *,
-        wake: str | None = None,
+        borrowed: bool = False,
+        sender: str = "",
     ) -> None:
-        # Nothing is sent to wake others: they see the commit itself.
-        if wake is None:
-            self._append(connection, rows, now)
-        else:  # a caller whose transaction this is may catch an error and commit all the same
+        # There is no sender: others see the commit itself.
+        if borrowed:
             with all_or_nothing(connection):
                 self._append(connection, rows, now)
+        else:
+            self._append(connection, rows, now)
 
     def _append(self, connection: Connection, rows: Sequence[AppendRow], now: int | None) -> None:
         topics: dict[str, tuple[Any, ...]] = {}

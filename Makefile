@@ -31,7 +31,7 @@ lint: $(VENV)/.dev  ## check style, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo --no-cache
 
-bench: $(VENV)/.dev  ## measure, against the same statements through the driver alone
+bench: $(VENV)/.dev  ## measure beside the driver alone: ARGS='--long --json FILE --plot FILE.svg'
 	$(BIN)/python -m benchmarks $(ARGS)
 
 build: $(VENV)/.dev  ## build the source archive and the wheel

@@ -74,7 +74,12 @@ def _measure(
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     add = parser.add_argument
-    add("--stores", type=_kinds, default="sqlite,postgres", help="nothing: measure nothing")
+    add(
+        "--stores",
+        type=_kinds,
+        default="sqlite,postgres",
+        help="which to measure; empty: none, for --add",
+    )
     add("--only", default="", help="the cases whose name contains this, of whatever group")
     add("--long", action="append_const", const="long", dest="groups", help="the long ones, too")
     add("--peers", action="append_const", const="peers", dest="groups", help="other queues, too")

@@ -47,7 +47,7 @@ class SubscriptionHealth:
     held: int
     """Deliveries that it holds at the moment."""
     since_claim: timedelta | None
-    """Time since the store last answered a claim; `None` if it never did."""
+    """Time since the store last answered a claim or a look for work; `None` if it never did."""
     since_heartbeat: timedelta | None
     """Time since the store last answered a heartbeat; `None` if there was nothing to renew yet."""
     error: str | None

@@ -29,7 +29,7 @@ from queue_lib.engine.run import Run
 from queue_lib.errors import QueueClosedError
 from queue_lib.logs import get_logger
 from queue_lib.options import SubscribeOptions
-from queue_lib.stores.base import AckingClaimer, Claimed, ClaimRequest, Store
+from queue_lib.stores.base import AckingClaimer, Claimed, ClaimRequest, Peek, Peeker, Store
 
 __all__ = ["MAX_ACK_BATCH", "Pump"]
 
@@ -58,7 +58,13 @@ class Pump:
         spread: Callable[[], None],
         ended: Callable[[], None],
     ) -> None:
-        self.last_claim: float | None = None  # monotonic; pump thread writes
+        self.last_claim: float | None = None  # monotonic; when the store answered last
+        self.name = request.topic, request.group
+        self.poll_interval = options.poll_interval.total_seconds()
+        # Monotonic; when somebody is to look whether there is anything to claim. Where the store
+        # lets the poller do that, it does; else it is a time to claim like any other.
+        self.poll_at = math.inf
+        self._is_looked_after = isinstance(store, Peeker)
         self.service = Service(name, self._loop)
         self._store = store
         self._joint = store if isinstance(store, AckingClaimer) else None
@@ -100,6 +106,17 @@ class Pump:
         """Something may be due: claim now, if there are free slots."""
         self._wanted = True
         self._look()
+
+    def looked_after(self, peek: Peek) -> None:
+        """The poller has looked, as this one had asked for."""
+        self.last_claim = time.monotonic()
+        if peek.may_claim:
+            self.wake()
+        elif peek.next_due is not None:
+            # Another process has scheduled something before anything that is known here.
+            due = self.last_claim + peek.next_due.total_seconds()
+            if due < min(self._next_known() - _STEP, self.last_claim + 2 * self.poll_interval):
+                self.retry_due(peek.next_due)
 
     def slot_freed(self, run: Run) -> None:
         """A run ended without an acknowledgement: its slot, perhaps its lane, is free."""
@@ -153,7 +170,9 @@ class Pump:
         return self._request.max_in_flight > 0 or run.claim.message.key != ""
 
     def _loop(self, stop: threading.Event) -> None:
-        self._dispatch([])  # after a failure of this loop: what it had claimed is not forgotten
+        # After a failure of this loop: what it had claimed is not forgotten, and it looks anew.
+        self._dispatch([])
+        self._wanted = True
         while not stop.is_set():
             self._signal.clear()  # before looking: what comes after is seen in the next round
             wait = None
@@ -307,7 +326,10 @@ class Pump:
             )  # fmt: skip
 
     def _claim(self) -> float | None:
-        """Claim if it is time to; return the seconds until it is time again (`None`: no slot)."""
+        """Claim if it is time to; return the seconds until it is time again.
+
+        `None`: a signal will tell, that of a run that ended or of the poller.
+        """
         want = self._want()
         if want < 1:
             return None  # a settled run signals
@@ -323,6 +345,7 @@ class Pump:
             return None
         except Exception as error:  # a store is foreign code; consuming goes on
             self.service.error = f"claim: {error}"
+            self.poll_at = math.inf  # it tries again by itself
             self._next_claim = time.monotonic() + self._next_pause()
             _logger.warning(
                 "%s: claiming failed: %s", self.service.name, error, exc_info=is_bug(error)
@@ -340,7 +363,7 @@ class Pump:
             self._wanted = True
         return self._wanted or now >= self._next_claim
 
-    def _claimed(self, batch: list[Claimed], want: int, asked: float) -> float:
+    def _claimed(self, batch: list[Claimed], want: int, asked: float) -> float | None:
         self._pause = _FIRST_PAUSE
         self.service.succeeded()
         self.last_claim = time.monotonic()
@@ -368,8 +391,12 @@ class Pump:
         now = time.monotonic()
         if full:
             self._next_claim = now  # there is more: again as soon as there is a slot
+            self.poll_at = math.inf
             return
-        delay = self._options.poll_interval.total_seconds() * random.uniform(0.8, 1.2)
+        delay = self.poll_interval * random.uniform(0.8, 1.2)
+        self.poll_at = now + delay
+        if self._is_looked_after:
+            delay = math.inf
         next_due: timedelta | None = getattr(batch, "next_due", None)
         if next_due is None:
             self._spins = 0
@@ -380,10 +407,14 @@ class Pump:
             delay = min(delay, max(next_due.total_seconds(), 0.001 * 2 ** min(self._spins, 16)))
         self._next_claim = now + delay
 
-    def _until(self, now: float) -> float:
+    def _until(self, now: float) -> float | None:
         if self._wanted:
             return 0.0
-        return max(min(self._next_claim, self._first_retry()) - now, 0.0)
+        at = self._next_known()
+        return None if at == math.inf else max(at - now, 0.0)
+
+    def _next_known(self) -> float:
+        return min(self._next_claim, self._first_retry())
 
     def _first_retry(self, forget_until: float = 0.0) -> float:
         """Return when the first retry of ours is due; forget those that are due by now."""

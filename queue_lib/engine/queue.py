@@ -21,7 +21,9 @@ from tenacity import (
 from queue_lib.config import EngineConfig
 from queue_lib.engine.handlers import check_handler
 from queue_lib.engine.lifecycle import Deadline, Service
+from queue_lib.engine.poller import Poller
 from queue_lib.engine.publish import check_messages, fill_in
+from queue_lib.engine.pump import Pump
 from queue_lib.engine.subscription import GRACE, StoreSubscription
 from queue_lib.engine.upkeep import janitor, listener
 from queue_lib.errors import (
@@ -42,6 +44,7 @@ from queue_lib.stores.base import (
     DetailedStats,
     ForkAware,
     GroupStats,
+    Peeker,
     Stats,
     Store,
     TransactionalStore,
@@ -78,6 +81,9 @@ class StoreQueue:
         self._listener: Service | None = None
         if isinstance(self._store, WakeSource):
             self._listener = listener(self._store, self._wake)
+        self._poller: Poller | None = None
+        if isinstance(self._store, Peeker):
+            self._poller = Poller(self._store, self._pumps)
 
     # -- publish -------------------------------------------------------------------------------
 
@@ -141,6 +147,9 @@ class StoreQueue:
             if self._listener is not None:
                 self._listener.start()
             subscription.start()
+            if self._poller is not None:
+                self._poller.start()
+                self._poller.joined()
         return subscription
 
     def subscriber(
@@ -190,7 +199,7 @@ class StoreQueue:
         self._check_open()
         with self._lock:
             subscriptions = tuple(s.health() for s in self._subscriptions if not s.ended)
-            services = [service for service in (self._janitor, self._listener) if service]
+            services = self._services()
         return Health(
             ok=all(s.running and s.error is None for s in subscriptions),
             subscriptions=subscriptions,
@@ -209,7 +218,7 @@ class StoreQueue:
         # waited for may go on publishing.
         for subscription in subscriptions:
             subscription.begin_close()
-        services = [service for service in (self._janitor, self._listener) if service]
+        services = self._services()
         for service in services:
             service.stop()
         ended = [subscription.drain(deadline) for subscription in subscriptions]
@@ -283,6 +292,13 @@ class StoreQueue:
             with self._lock:
                 self._check_open()
                 self._janitor.start()
+
+    def _services(self) -> list[Service]:
+        every = self._janitor, self._listener, self._poller
+        return [service for service in every if service is not None]
+
+    def _pumps(self) -> list[Pump]:
+        return [each.pump for each in tuple(self._subscriptions) if not each.ended]
 
     def _wake(self, topic: str) -> None:
         """Wake the subscriptions of a topic; of every topic if it is empty."""

@@ -76,6 +76,11 @@ class StoreSubscription:
         self._heartbeat.service.start()
         self._pump.service.start()
 
+    @property
+    def pump(self) -> Pump:
+        """What the queue's poller looks after."""
+        return self._pump
+
     def wake(self) -> None:
         """Claim now: something was published to the topic."""
         self._pump.wake()

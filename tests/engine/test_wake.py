@@ -10,6 +10,7 @@ import pytest
 
 from queue_lib import Delivery, Message, Stats
 from queue_lib.engine.queue import StoreQueue
+from queue_lib.stores.base import Peeker
 from queue_lib.testing.faults import PausingStore
 from tests.engine.conftest import OpenQueue
 from tests.engine.harness import (
@@ -200,15 +201,15 @@ def test_an_idle_subscription_asks_once_a_poll_and_nothing_else(
     backend: Backend, open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     extremes = itertools.cycle((0.8, 1.2))
-    monkeypatch.setattr(
-        "queue_lib.engine.pump.random.uniform", lambda *bounds: bounds[next(extremes) > 1]
-    )
+    monkeypatch.setattr("random.uniform", lambda *bounds: bounds[next(extremes) > 1])
     diary = Diary(backend.open())
     queue = open_queue(diary)
     queue.subscribe(TOPIC, GROUP, Inbox(), poll_interval=0.1, lease_duration=0.3)
-    entries = diary.wait("claim", 9)[2:]  # a listener that just came up wakes once
+    looks = "peek" if isinstance(diary, Peeker) else "claim"
+    entries = diary.wait(looks, 9)[2:]  # a listener that just came up wakes once
     pauses = [after.began - before.ended for before, after in itertools.pairwise(entries)]
     assert min(pauses) >= 0.08 - 0.005
     assert sum(pause >= 0.12 - 0.005 for pause in pauses) >= len(pauses) // 2  # ±20 % in turns
     for method in ("ack", "extend", "release", "retry", "kill", "stats", "ping"):
         assert diary.of(method) == []
+    assert looks == "claim" or len(diary.of("claim")) <= 3

@@ -96,7 +96,7 @@ def test_readers_do_not_wait_for_a_writer(queue: Queue, url: sa.URL):
     with write_lock(url) as other:
         other.execute("insert into queue_topics (name) values ('uncommitted')")
         assert queue.rows("select count(*) from {q}topics") == [(1,)]
-        assert queue.database.read(queue.sql.peek, queue.group, NOW) == (False, None)
+        assert queue.database.read(queue.sql.peek, [queue.group], NOW) == [(False, None)]
 
 
 def test_without_wal_a_commit_is_repeated_until_the_reader_has_left(tmp_path: Path):

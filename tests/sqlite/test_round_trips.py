@@ -54,7 +54,7 @@ def test_a_publish_that_nobody_consumes(queue: Queue, sent: Sent):
 
 def test_a_look_for_work(queue: Queue, sent: Sent):
     sent()
-    assert queue.database.read(queue.sql.peek, queue.group, NOW) == (False, None)
+    assert queue.database.read(queue.sql.peek, [queue.group], NOW) == [(False, None)]
     assert sent() == ["select"]
 
 

@@ -18,7 +18,7 @@ from queue_lib.testing.conformance import OwnClockConformance, StoreConformance
 
 class TestPostgresStore(StoreConformance):
     capabilities: ClassVar[frozenset[str]] = frozenset(
-        {"ack_and_claim", "clock", "detailed_stats", "shared", "transactional", "wake"}
+        {"ack_and_claim", "clock", "detailed_stats", "peek", "shared", "transactional", "wake"}
     )
     url: sa.URL
 

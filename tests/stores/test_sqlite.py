@@ -26,7 +26,7 @@ from queue_lib.testing.conformance.order import OrderConformance
 
 class TestSqliteStore(StoreConformance):
     capabilities: ClassVar[frozenset[str]] = frozenset(
-        {"ack_and_claim", "clock", "detailed_stats", "shared", "transactional", "wake"}
+        {"ack_and_claim", "clock", "detailed_stats", "peek", "shared", "transactional", "wake"}
     )
     url: sa.URL
 
@@ -56,7 +56,7 @@ class TestSqliteStoreOnItsOwnClock(OwnClockConformance):
 class TestSqliteStoreInMemory(
     AppendConformance, GroupConformance, ClaimConformance, OrderConformance, LimitConformance
 ):
-    capabilities: ClassVar[frozenset[str]] = frozenset({"ack_and_claim", "clock", "detailed_stats"})
+    capabilities: ClassVar[frozenset[str]] = frozenset({"ack_and_claim", "clock", "detailed_stats", "peek"})
 
     def make_store(self, clock: ManualClock, tmp_path: Path) -> SqlStore:
         store = open_sql_store(sa.make_url("sqlite://"), clock=clock)

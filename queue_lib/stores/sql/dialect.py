@@ -173,9 +173,12 @@ class Statements(Protocol):
         ...
 
     def peek(
-        self, connection: Connection, group_id: int, now: int | None
-    ) -> tuple[bool, int | None]:
-        """Say whether a claim could find something, and in how many µs the next timer ends."""
+        self, connection: Connection, group_ids: Sequence[int], now: int | None
+    ) -> list[tuple[bool, int | None]]:
+        """Say of each group whether a claim could find something, and when the next timer ends.
+
+        In µs from now; `None`: there is none.
+        """
         ...
 
     def claim(

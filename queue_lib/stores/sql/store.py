@@ -31,6 +31,7 @@ from queue_lib.stores.base import (
     Claimed,
     ClaimRequest,
     GroupStats,
+    Peek,
     PurgePolicy,
     Stats,
 )
@@ -120,10 +121,22 @@ class SqlStore:
         if group_id is None or request.max < 1:
             return ClaimBatch()
         if self._sql.peeks and group_id not in self._warm:
-            found, next_due = self._run(self._database.read, self._sql.peek, group_id, self._now())
+            ((found, next_due),) = self._peek([group_id])
             if not found:
                 return ClaimBatch(next_due=_duration(next_due))
         return self._claim(group_id, request, [])[1]
+
+    def peek(self, groups: Sequence[tuple[str, str]]) -> list[Peek]:
+        """See `Peeker.peek`."""
+        ids = [self._group_id(*name) for name in groups]
+        known = [group_id for group_id in ids if group_id is not None]
+        found = dict(zip(known, self._peek(known) if known else [], strict=True))
+        nothing = False, None
+        answers = [nothing if id_ is None else found[id_] for id_ in ids]
+        return [Peek(may_claim, _duration(next_due)) for may_claim, next_due in answers]
+
+    def _peek(self, group_ids: Sequence[int]) -> list[tuple[bool, int | None]]:
+        return self._run(self._database.read, self._sql.peek, group_ids, self._now())
 
     def ack_and_claim(
         self, claims: Sequence[Claimed], request: ClaimRequest

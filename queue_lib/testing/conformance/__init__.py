@@ -36,6 +36,7 @@ from queue_lib.testing.conformance.lifecycle import LifecycleConformance
 from queue_lib.testing.conformance.limits import LimitConformance
 from queue_lib.testing.conformance.order import OrderConformance
 from queue_lib.testing.conformance.own_clock import OwnClockConformance
+from queue_lib.testing.conformance.peek import PeekConformance
 from queue_lib.testing.conformance.priority import PriorityConformance
 from queue_lib.testing.conformance.purge import PurgeConformance
 from queue_lib.testing.conformance.schedule import ScheduleConformance
@@ -55,6 +56,7 @@ class StoreConformance(
     SettleConformance,
     JointConformance,
     LeaseConformance,
+    PeekConformance,
     FencingConformance,
     OrderConformance,
     PriorityConformance,

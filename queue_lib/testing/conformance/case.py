@@ -50,6 +50,7 @@ class StoreCase:
     It overrides `make_store` (or the fixture `given_store`), and `capabilities`:
 
     ``ack_and_claim``   it implements `AckingClaimer`
+    ``peek``            it implements `Peeker`
     ``clock``           the store tells the time by the clock that `make_store` is given
     ``detailed_stats``  it implements `DetailedStats`
     ``shared``          `reopen` gives a second handle on the same data

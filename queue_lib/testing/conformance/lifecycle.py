@@ -34,8 +34,9 @@ class LifecycleConformance(StoreCase):
                 assert isinstance(self.store, protocol), capability
 
     def test_its_capabilities_are_known(self) -> None:
-        known = {"ack_and_claim", "clock", "detailed_stats", "shared", "transactional", "wake"}
-        assert self.capabilities <= known
+        assert self.capabilities <= {
+            "ack_and_claim", "clock", "detailed_stats", "peek", "shared", "transactional", "wake",
+        }  # fmt: skip
 
     def test_it_is_reachable(self) -> None:
         self.store.ping()

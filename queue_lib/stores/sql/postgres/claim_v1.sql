@@ -162,3 +162,35 @@ begin
   select null::bigint, null::text, null::int, null::text, null::text, null::text, null::bytea,
     null::text, null::int, v_next, v_took, v_held;
 end $$;
+
+-- Says of each group, in the order given, whether a claim could find something now, and in how many
+-- µs the group's next timer ends. Reads the beginning of four small indexes, and locks nothing.
+-- name: peek_v1
+create or replace function {q}peek_v1(p_groups int[], p_now bigint default null)
+returns table (may_claim boolean, next_due bigint) language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+declare
+  v_now bigint := {q}now_v1(p_now);
+begin
+  return query
+  select
+    coalesce(t.next <= v_now, false)
+      or coalesce((
+        select true from {q}deliveries d where d.group_id = g.id and d.state = 0 limit 1
+      ), false)
+      or coalesce((
+        select d.at < v_now from {q}deliveries d
+        where d.group_id = g.id and d.state = 3 order by d.at limit 1
+      ), false)
+      or coalesce((
+        select true from {q}deliveries d where d.group_id = g.id and d.state in (5, 6) limit 1
+      ), false),
+    t.next - v_now
+  from unnest(p_groups) with ordinality as g(id, place)
+  left join lateral (
+    select d.at as next from {q}deliveries d
+    where d.group_id = g.id and d.state = 1 order by d.at limit 1
+  ) t on true
+  order by g.place;
+end $$;

@@ -41,6 +41,7 @@ _ENSURE_GROUP = "SELECT {q}ensure_group_v1(%s, %s, %s, %s)"
 _CLAIM = """
 SELECT * FROM {q}claim_v1(
   %s, %b::bigint[], %b::text[], %b::text[], %s, %s, %s, %s, %s, %s, %s)"""
+_PEEK = "SELECT * FROM {q}peek_v1(%b::int[], %s)"
 _SETTLE = "SELECT {q}settle_v1(%s, %b::bigint[], %b::text[], %b::text[], %s, %s)"
 _REQUEUE = "SELECT {q}requeue_v1(%s, %b::bigint[], %b::text[], %s, %s, %s, %s)"
 _EXTEND = "SELECT {q}extend_v1(%s, %b::bigint[], %b::text[], %s, %s)"
@@ -130,9 +131,9 @@ class PostgresStatements:
         return stored
 
     def peek(
-        self, connection: Connection, group_id: int, now: int | None
-    ) -> tuple[bool, int | None]:
-        return True, None
+        self, connection: Connection, group_ids: Sequence[int], now: int | None
+    ) -> list[tuple[bool, int | None]]:
+        return list(self._execute(connection, _PEEK, list(group_ids), now).fetchall())
 
     def claim(
         self,

@@ -103,10 +103,13 @@ class SqliteStatements:
             self._run(connection, "mark_taken", topic=topic_id)
 
     def peek(
-        self, connection: Connection, group_id: int, now: int | None
-    ) -> tuple[bool, int | None]:
-        ready, timer, lease = self._one(connection, "peek", group=group_id, now=now)
-        return bool(ready) or _has_ended(timer, 0) or _has_ended(lease, -1), timer
+        self, connection: Connection, group_ids: Sequence[int], now: int | None
+    ) -> list[tuple[bool, int | None]]:
+        found = self._rows(connection, "peek", groups=json.dumps(group_ids), now=now)
+        return [
+            (bool(ready) or _has_ended(timer, 0) or _has_ended(lease, -1), timer)
+            for ready, timer, lease in found
+        ]
 
     def claim(
         self,
@@ -128,11 +131,12 @@ class SqliteStatements:
         seqs = self._column(connection, "claim", limit=room, always=False, **claim)
         timer = None
         if len(seqs) < limit:
-            _, timer, lease_end = self._one(connection, "peek", **group)
+            alone = json.dumps([group_id])
+            _, timer, lease_end = self._one(connection, "peek", groups=alone, now=now)
             timers, leases = _has_ended(timer, 0), _has_ended(lease_end, -1)
             if timers:
                 self._run(connection, "end_timers", slice=max(limit, _SLICE), **group)
-                timer = self._one(connection, "peek", **group)[1]
+                timer = self._one(connection, "peek", groups=alone, now=now)[1]
             if leases:
                 self._run(connection, "end_leases", slice=max(limit, _SLICE), **group)
             if timers or leases:

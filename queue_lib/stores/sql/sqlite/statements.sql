@@ -90,19 +90,22 @@ where m.seq > :after
 
 
 -- name: peek
--- Is anything ready, and in how many µs do the next timer and the next lease end? Index seeks only.
+-- Is anything ready, and in how many µs do the next timer and the next lease end? For each of
+-- :groups, a JSON array, in its order. Index seeks only.
 select
     exists (
-        select 1 from {q}deliveries indexed by {p}ready where group_id = :group and state = 0
+        select 1 from {q}deliveries indexed by {p}ready
+        where group_id = asked.value and state = 0
     ),
     (
         select min(at) from {q}deliveries indexed by {p}timer
-        where group_id = :group and state = 1
+        where group_id = asked.value and state = 1
     ) - {now},
     (
         select min(at) from {q}deliveries indexed by {p}leased
-        where group_id = :group and state = 3
+        where group_id = asked.value and state = 3
     ) - {now}
+from json_each(:groups) asked
 
 -- name: end_timers
 -- Due is a state: the claim then orders everything due by (priority, seq) in one index. `at`

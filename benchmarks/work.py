@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from uuid import uuid4
 
 from queue_lib import EngineConfig, Message, StartFrom, Store, StoreQueue, new_store_queue
+from queue_lib.names import new_message_id
 
 __all__ = [
     "GROUP",
@@ -68,7 +68,8 @@ def append(store: Store, count: int, *, keys: int = 0) -> None:
     for first in range(0, count, _CHUNK):
         store.append([
             Message(
-                TOPIC, PAYLOAD, f"k{number % keys}" if keys else "", str(uuid4()), published_at=now
+                TOPIC, PAYLOAD, f"k{number % keys}" if keys else "", new_message_id(),
+                published_at=now,
             )
             for number in range(first, min(first + _CHUNK, count))
         ])  # fmt: skip

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from hashlib import sha1
 from uuid import UUID
 
@@ -13,6 +15,7 @@ __all__ = [
     "MAX_NAME_LENGTH",
     "dead_letter_copy_id",
     "delivery_id",
+    "new_message_id",
     "validate_name",
     "validate_text",
 ]
@@ -70,6 +73,19 @@ def delivery_id(message_id: str, group: str) -> str:
     """
     # Not an f-string: it would take the name of an Enum member that is a `str` for its text.
     return _uuid5(message_id + "\0" + group)
+
+
+def new_message_id() -> str:
+    """Make the id of a message: a UUIDv7, which begins with the time.
+
+    So ids go into their index where the last ones went. Random ones touch as many pages of it as a
+    publish has messages: a third of the throughput, once a few hundred thousand are kept.
+    """
+    milliseconds, rest = divmod(time.time_ns(), 1_000_000)
+    fraction = rest * 4096 // 1_000_000  # of the millisecond, in 12 bits
+    random = int.from_bytes(os.urandom(8)) >> 2
+    text = f"{milliseconds:012x}7{fraction:03x}{0b10 << 62 | random:016x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def dead_letter_copy_id(delivery: str) -> str:

@@ -9,7 +9,6 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
-from uuid import uuid4
 
 import sqlalchemy as sa
 
@@ -18,6 +17,7 @@ from benchmarks.work import GROUP, PAYLOAD, TOPIC
 from queue_lib import ClaimRequest, DistributedLocker, Message, ProcessLocker
 from queue_lib.lockers.sql import SQLLocker
 from queue_lib.migrate import upgrade
+from queue_lib.names import new_message_id
 from queue_lib.stores.base import ClaimBatch
 from queue_lib.stores.clickhouse import statements
 from queue_lib.stores.clickhouse.codec import chunks, literal
@@ -107,7 +107,7 @@ class ClickHouseSite(Site):
             for first in range(0, count, _CHUNK):
                 store.append([
                     Message(
-                        TOPIC, PAYLOAD, f"k{number % keys}" if keys else "", str(uuid4()),
+                        TOPIC, PAYLOAD, f"k{number % keys}" if keys else "", new_message_id(),
                         deliver_at=due, published_at=now,
                     )
                     for number in range(first, min(first + _CHUNK, count))
@@ -179,7 +179,7 @@ class _Floor:
         self._held: list[int] = []
 
     def publish(self, count: int, payload: bytes) -> None:
-        ids = [uuid4().hex for _ in range(count)]
+        ids = [new_message_id() for _ in range(count)]
         for part in chunks(ids):
             self._database.select(self._sql.fill(statements.IDS, ids=part))
         now, text = time.time_ns() // 1000, f"u{payload.decode()}"

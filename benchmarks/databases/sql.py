@@ -6,11 +6,11 @@ import abc
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
-from uuid import uuid4
 
 from benchmarks.work import GROUP, LEASE, PAYLOAD, TOPIC
 from queue_lib import Claimed, ClaimRequest
 from queue_lib.durations import microseconds
+from queue_lib.names import new_message_id
 from queue_lib.stores.base import ClaimBatch
 from queue_lib.stores.sql.dialect import AppendRow, Connection, Database, Held, Statements
 from queue_lib.stores.sql.store import SqlStore
@@ -75,7 +75,7 @@ class SqlFloor(abc.ABC):
     def publish(self, count: int, payload: bytes) -> None:
         now = time.time_ns() // 1000
         rows = [
-            AppendRow(TOPIC, str(uuid4()), None, payload, None, 0, 0, now, False)
+            AppendRow(TOPIC, new_message_id(), None, payload, None, 0, 0, now, False)
             for _ in range(count)
         ]
         self.run_durably(self.statements.append, rows, None)

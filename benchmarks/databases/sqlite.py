@@ -10,7 +10,6 @@ from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Self, TypeVar
-from uuid import uuid4
 
 import sqlalchemy as sa
 
@@ -19,6 +18,7 @@ from benchmarks.databases.sql import CountedSqlStore, SqlFloor
 from benchmarks.work import PAYLOAD, TOPIC
 from queue_lib.durations import microseconds
 from queue_lib.migrate import upgrade
+from queue_lib.names import new_message_id
 from queue_lib.stores.schema import build_tables
 from queue_lib.stores.sql.dialect import Connection
 from queue_lib.stores.sql.open import open_sql_store
@@ -96,7 +96,7 @@ class SqliteSite(Site):
         stored = time.time_ns() // 1000 - microseconds(age)
         due = stored + microseconds(due_in) if due_in else 0
         with closing(self._connect()) as connection:
-            connection.create_function("uuid", 0, lambda: str(uuid4()))
+            connection.create_function("uuid", 0, new_message_id)
             connection.execute("insert or ignore into queue_topics (name) values (?)", (TOPIC,))
             for first in range(0, count, _CHUNK):
                 (after,) = connection.execute(_LAST).fetchone()

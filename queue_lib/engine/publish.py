@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from uuid import uuid4
 
 from queue_lib.errors import (
     InvalidMessageError,
@@ -15,7 +14,7 @@ from queue_lib.errors import (
     shown,
 )
 from queue_lib.message import Delivery, Message
-from queue_lib.names import validate_name, validate_text
+from queue_lib.names import new_message_id, validate_name, validate_text
 
 __all__ = ["MAX_HEADERS_BYTES", "check_messages", "fill_in"]
 
@@ -47,7 +46,7 @@ def fill_in(messages: Sequence[Message]) -> None:
     now = datetime.now(UTC)
     for message in messages:
         if not message.id:
-            message.id = str(uuid4())
+            message.id = new_message_id()
         if message.published_at is None:
             message.published_at = now
 

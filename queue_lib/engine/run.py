@@ -55,6 +55,15 @@ class Run:
             claim.delivery_id, claim.message.topic, claim.group, claim.attempt,
         )  # fmt: skip
 
+    def report_abandoned(self) -> None:
+        """Log that the handler outlasted a close, so that its delivery is given back."""
+        claim = self.claim
+        _logger.warning(
+            "delivery %s of %s to %s (attempt %d): its handler has not ended in time, it is given "
+            "back",
+            claim.delivery_id, claim.message.topic, claim.group, claim.attempt,
+        )  # fmt: skip
+
     def delivery(self) -> Delivery:
         """Make what the handler gets."""
         claim, message = self.claim, self.claim.message

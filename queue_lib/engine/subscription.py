@@ -126,7 +126,10 @@ class StoreSubscription:
         ended = self._ledger.wait_empty(deadline.left())
         if not ended:
             self._settler.hurry()
-            self._pump.hurry(self._ledger.abandon())
+            abandoned = self._ledger.abandon()
+            self._pump.hurry(abandoned)
+            for run in abandoned:
+                run.report_abandoned()
         return ended and not self._ledger.has_closers()
 
     def join(self, bound: Deadline) -> bool:

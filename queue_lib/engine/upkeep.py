@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -17,6 +18,9 @@ __all__ = ["PURGE_BATCH", "janitor", "listener"]
 PURGE_BATCH = 1000
 """Rows of each kind that one purge deletes at most."""
 
+_LEAST = 50
+_BRIEF = 0.005  # seconds that a purge should take: on SQLite nobody else can write meanwhile
+
 _logger = get_logger("queue_lib.engine")
 
 
@@ -24,8 +28,19 @@ def janitor(store: Store, policy: PurgePolicy, interval: timedelta) -> Service:
     """Make the service that purges each `interval`, whatever else goes on.
 
     A pass repeats while whole batches come back, so that a backlog of finished rows cannot grow
-    past it. Several instances may do this at once; the store keeps them apart.
+    past it. Between two it waits for as long as the last one took, so that the traffic gets at
+    least half of the database. Several instances may do this at once; the store keeps them apart.
     """
+
+    def purge(stop: threading.Event) -> None:
+        batch = PURGE_BATCH
+        while True:
+            began = time.monotonic()
+            gone = store.purge(policy, batch)
+            took = time.monotonic() - began
+            if gone < batch or stop.wait(took):
+                return
+            batch = min(max(int(batch * _BRIEF / max(took, 1e-6)), _LEAST), PURGE_BATCH)
 
     def body(stop: threading.Event) -> None:
         # Spread out: instances that start together do not purge together.
@@ -33,8 +48,7 @@ def janitor(store: Store, policy: PurgePolicy, interval: timedelta) -> Service:
         while not stop.wait(pause):
             pause = interval.total_seconds() * random.uniform(0.8, 1.2)
             try:
-                while store.purge(policy, PURGE_BATCH) >= PURGE_BATCH and not stop.is_set():
-                    pass
+                purge(stop)
             except QueueClosedError:
                 return
             except Exception as error:  # a store is foreign code; the next pass runs

@@ -9,10 +9,13 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
 from queue_lib import Delivery, EngineConfig, PurgePolicy, Stats, StoreError, WakeSource
+from queue_lib.engine import upkeep
 from queue_lib.engine.heartbeat import Heartbeat
 from queue_lib.engine.lifecycle import Service
 from queue_lib.engine.pump import Pump
@@ -189,7 +192,7 @@ def test_a_pass_of_the_janitor_repeats_while_whole_batches_go() -> None:
 
     class Full(MemoryStore):
         def purge(self, policy: PurgePolicy, batch: int) -> int:
-            assert batch == PURGE_BATCH
+            assert batch == PURGE_BATCH  # they take no time here
             count = next(gone, 0)
             if count < PURGE_BATCH:
                 last.set()
@@ -203,6 +206,34 @@ def test_a_pass_of_the_janitor_repeats_while_whole_batches_go() -> None:
     service.stop()
     assert service.join(DEADLINE)
     assert list(gone) == []
+
+
+def test_a_purge_that_takes_long_becomes_smaller_and_leaves_as_much_time_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Slow(MemoryStore):
+        now = 0.0
+        batches: ClassVar[list[int]] = []
+
+        def purge(self, policy: PurgePolicy, batch: int) -> int:
+            self.batches.append(batch)
+            self.now += 0.00004 * batch
+            return batch if len(self.batches) < 5 else 0
+
+    class Told(threading.Event):
+        waits: ClassVar[list[float]] = []
+
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            self.waits.append(timeout)
+            return len(store.batches) == 5
+
+    store = Slow()
+    monkeypatch.setattr(upkeep, "time", SimpleNamespace(monotonic=lambda: store.now))
+    hour = timedelta(hours=1)
+    janitor(store, PurgePolicy(hour, hour), hour)._body(Told())
+    assert store.batches == [1000, 125, 125, 125, 125]
+    assert Told.waits[1:5] == pytest.approx([0.04, 0.005, 0.005, 0.005])
 
 
 # -- services --------------------------------------------------------------------------------

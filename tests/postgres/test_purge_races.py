@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import timedelta
 
 import pytest
@@ -143,3 +144,42 @@ def test_a_batch_of_dead_deliveries_is_taken_from_all_groups(lab: Lab, clock: Ma
     clock.advance(2 * HOUR)
     keep_messages = PurgePolicy(dead_retention=HOUR, acked_retention=1000 * HOUR)
     assert [store.purge(keep_messages, 4) for _ in range(4)] == [4, 4, 2, 0]
+
+
+def test_a_purge_goes_on_where_its_window_ended(
+    lab: Lab, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queue_lib.stores.sql.postgres.statements._WINDOW", 4)
+    store = lab.consuming(clock=clock)
+    store.append([message(f"m{number}") for number in range(10)])
+    claims = lab.claim(store, 10)
+    store.ack(claims[5:])
+    clock.advance(2 * HOUR)
+    store.append([message("young", topic="unheard")])
+    assert store.purge(HOURLY, 100) == 0  # 0 to 3: all needed
+    assert store.purge(HOURLY, 2) == 2  # 4 to 7: 5 and 6 go
+    assert store.purge(HOURLY, 100) == 3  # 7, 8, 9, then the young one: back to the start
+    store.ack(claims)
+    assert store.purge(HOURLY, 100) == 4
+    assert store.purge(HOURLY, 100) == 1
+    assert lab.rows("SELECT id FROM {q}messages") == [("young",)]
+
+
+def test_each_batch_reads_what_it_deletes_and_no_more(lab: Lab, clock: ManualClock) -> None:
+    """However many are behind it, and however many before it wait for vacuum."""
+    lab.do("ALTER TABLE {q}messages SET (autovacuum_enabled = off)")
+    store = lab.store(clock=clock)
+    for start in range(0, 20_000, 5000):
+        store.append([message(f"m{number}") for number in range(start, start + 5000)])
+    clock.advance(2 * HOUR)
+    asked = lab.tables.qualify("SELECT pg_stat_get_xact_tuples_fetched('{q}messages_pkey'::regclass)")
+    read = [0]
+    with lab.transaction() as connection:
+        for _ in range(20):
+            assert lab.sql.purge_messages(
+                Borrowed(connection), IN_MICROSECONDS, IN_MICROSECONDS, 1000, clock()
+            ) == 1000  # fmt: skip
+            read.append(connection.exec_driver_sql(asked).scalar_one())
+        connection.rollback()
+    batches = [after - before for before, after in itertools.pairwise(read)]
+    assert max(batches) <= 2_000, batches

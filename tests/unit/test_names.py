@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+import time
 import uuid
 from enum import Enum
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queue_lib import InvalidNameError, delivery_id, validate_name
-from queue_lib.names import dead_letter_copy_id, validate_text
+from queue_lib.names import dead_letter_copy_id, new_message_id, validate_text
 
 NAMESPACE = uuid.UUID("6f0c2a52-3c1e-4b8f-9a57-2f3a1e5d7c90")
 ALLOWED = frozenset(string.ascii_letters + string.digits + "._-")
@@ -133,3 +134,17 @@ def _passes(check: object, value: str) -> bool:
     except InvalidNameError:
         return False
     return True
+
+
+def test_message_ids_are_uuids_in_the_order_of_time():
+    before = time.time_ns() // 1_000_000
+    ids = [new_message_id() for _ in range(10_000)]
+    after = time.time_ns() // 1_000_000
+    parsed = [uuid.UUID(text) for text in ids]
+    assert [str(each) for each in parsed] == ids
+    assert {(each.version, each.variant) for each in parsed} == {(7, uuid.RFC_4122)}
+    assert all(before <= each.int >> 80 <= after for each in parsed)
+    times = [text[:18] for text in ids]
+    assert times == sorted(times)
+    assert len(set(ids)) == len(ids)
+    assert len({text[19:] for text in ids}) == len(ids)

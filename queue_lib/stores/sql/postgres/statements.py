@@ -46,10 +46,11 @@ _SETTLE = "SELECT {q}settle_v1(%s, %b::bigint[], %b::text[], %b::text[], %s, %s)
 _REQUEUE = "SELECT {q}requeue_v1(%s, %b::bigint[], %b::text[], %s, %s, %s, %s)"
 _EXTEND = "SELECT {q}extend_v1(%s, %b::bigint[], %b::text[], %s, %s)"
 _PURGE_DEAD = "SELECT {q}purge_dead_v1(%s, %s, %s)"
-_PURGE_MESSAGES = "SELECT {q}purge_messages_v1(%s, %s, %s, %s)"
+_PURGE_MESSAGES = "SELECT * FROM {q}purge_messages_v1(%s, %s, %s, %s, %s, %s)"
 _COUNT = "SELECT * FROM {q}count_v1(%s, %s)"
 
 _BATCH_BYTES = 16 << 20
+_WINDOW = 50_000  # messages that one purge looks at: some 50 ms
 
 
 class PostgresStatements:
@@ -61,6 +62,8 @@ class PostgresStatements:
         self._qualify = tables.qualify
         self._tables = tables
         self._floors = Floors()
+        # Where the next purge goes on looking. Only a hint, of this process.
+        self._purged_to = 0
         self._functions = [tables.qualify(f"{{q}}{name}") for name in FUNCTIONS]
 
     def find_group(self, connection: Connection, topic: str, group: str) -> int | None:
@@ -208,8 +211,11 @@ class PostgresStatements:
         batch: int,
         now: int | None,
     ) -> int:
-        gone: int = self._scalar(connection, _PURGE_MESSAGES, retention, dead_retention, batch, now)
-        return gone
+        gone, self._purged_to = self._execute(
+            connection, _PURGE_MESSAGES, retention, dead_retention, batch, self._purged_to,
+            _WINDOW, now,
+        ).fetchone()  # fmt: skip
+        return int(gone)
 
     def count(self, connection: Connection, group_id: int, now: int | None) -> StateCounts:
         return StateCounts._make(self._execute(connection, _COUNT, group_id, now).fetchone())

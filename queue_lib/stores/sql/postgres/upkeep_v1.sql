@@ -75,31 +75,44 @@ end $$;
 
 -- Deletes messages that no delivery needs and that are older than their retention. A publish of
 -- the same id is before it (the id is there: nothing is stored) or after it (a new message).
+-- Looks at no more than p_window messages, in the order of seq from p_after on, and says where the
+-- next call is to go on (0: from the start): each call would walk again what is still needed, and
+-- what the calls before have left for vacuum.
 -- name: purge_messages_v1
 create or replace function {q}purge_messages_v1(
-  p_retention bigint, p_dead_retention bigint, p_batch int, p_now bigint default null
-) returns int language plpgsql
+  p_retention bigint, p_dead_retention bigint, p_batch int, p_after bigint, p_window int,
+  p_now bigint default null
+) returns table (gone int, reached bigint) language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
 set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 declare
   v_now bigint := {q}now_v1(p_now);
+  v_young_from bigint := v_now - least(p_retention, p_dead_retention);
   v_young bigint;
+  v_seqs bigint[];
   v_old tid[];
   v_topics int[];
-  v_gone int;
 begin
   perform {q}require_read_committed_v1();
+  gone := 0;
+  reached := p_after;
   if not pg_try_advisory_xact_lock(hashtext('{q}purge'), 0) then
-    return 0;
+    return next;
+    return;
   end if;
-  -- In seq order, and no further than the first that is too young: what follows is younger.
-  select m.seq into v_young from {q}messages m
-  where m.stored_at >= v_now - least(p_retention, p_dead_retention)
-  order by m.seq limit 1;
-  v_old := array(
-    select m.ctid from {q}messages m
-    where m.seq < coalesce(v_young, 9223372036854775807)
-      and greatest(m.stored_at, m.deliver_at)
+  -- Those that are too young come along, and fill the batch: messages are stored in the order of
+  -- time, so nothing behind the first of them needs a look.
+  select min(o.seq) filter (where o.young), array_agg(o.seq) filter (where not o.young)
+  into v_young, v_seqs
+  from (
+    select m.seq, m.stored_at >= v_young_from as young
+    from (
+      select w.seq, w.topic_id, w.stored_at, w.deliver_at, w.untaken from {q}messages w
+      where w.seq > p_after
+      order by w.seq limit p_window
+    ) m
+    where m.stored_at >= v_young_from or (
+      greatest(m.stored_at, m.deliver_at)
         < v_now - case when m.untaken then p_dead_retention else p_retention end
       and (
         select true
@@ -108,7 +121,23 @@ begin
         ) needed
         where g.topic_id = m.topic_id limit 1
       ) is null
-    order by m.seq limit p_batch for update skip locked
+    )
+    limit p_batch
+  ) o;
+  if v_young is not null then
+    reached := 0;  -- all that is old enough was looked at
+    v_seqs := array(select s.seq from unnest(v_seqs) as s(seq) where s.seq < v_young);
+  elsif cardinality(v_seqs) = p_batch then
+    reached := (select max(s.seq) from unnest(v_seqs) as s(seq));
+  else
+    reached := coalesce((
+      select m.seq from {q}messages m where m.seq > p_after
+      order by m.seq offset p_window - 1 limit 1
+    ), 0);
+  end if;
+  v_old := array(
+    select m.ctid from {q}messages m where m.seq = any(v_seqs) order by m.seq
+    for update skip locked
   );
   -- A group that is being registered has made deliveries that the statement above could not see,
   -- or will: the topic is left alone. Others cannot be registered from here to the commit. One
@@ -127,8 +156,8 @@ begin
       ) needed
       where g.topic_id = m.topic_id limit 1
     ) is null;
-  get diagnostics v_gone = row_count;
-  return v_gone;
+  get diagnostics gone = row_count;
+  return next;
 end $$;
 
 -- Counts a group's deliveries. A lease that ran out is leased until somebody claims it, also

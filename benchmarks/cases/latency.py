@@ -20,7 +20,7 @@ __all__ = ["latency"]
 
 _POLL = 60.0  # seconds: where there are wake-ups, no poll helps
 _SHORT_POLL = 0.25  # where there are none
-_LULL = 0.02  # seconds in which everybody falls idle: that is what is measured
+_LULL = 0.1  # seconds in which everybody falls idle: that is what is measured
 
 
 def latency(bench: Bench, *, other_process: bool) -> Iterator[Figure]:

@@ -184,7 +184,7 @@ def notify_and_claim(site: PostgresSite, count: int) -> float:
             "SELECT pg_notify('bench', ''), set_config('synchronous_commit', 'off', true)"
         )
         assert claimed.acquire(timeout=30)
-        time.sleep(0.02)
+        time.sleep(0.1)
     thread.join()
     publisher.close()
     consumer.close()

@@ -82,7 +82,7 @@ async def _timed(url: str, size: Size) -> list[float]:
     await asyncio.sleep(1)
     for _ in range(size.latencies):
         await client.insert(Timed(time.time()), queue="timed")
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.1)
     await asyncio.sleep(1)
     await client.shutdown()
     return took

@@ -44,7 +44,7 @@ def measure(url: str, size: Size) -> dict[str, float]:
     time.sleep(1)
     for _ in range(size.latencies):
         timed.send(time.time())
-        time.sleep(0.02)
+        time.sleep(0.1)
     time.sleep(1)
     worker.stop()
     return found | latencies(took)

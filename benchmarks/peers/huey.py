@@ -35,7 +35,7 @@ def measure(url: str, size: Size) -> dict[str, float]:
     consumer = _started(app)
     for _ in range(size.latencies):
         timed(time.time())
-        time.sleep(0.02)
+        time.sleep(0.1)
     time.sleep(1)
     consumer.stop()
     return {PUBLISH_1: watch.rate, DRAIN_4: drained, DRAIN: drained, **latencies(took)}

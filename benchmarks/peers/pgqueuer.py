@@ -71,7 +71,7 @@ async def _timed(pool: Any, queries: Any, size: Size) -> list[float]:
     await asyncio.sleep(1)
     for _ in range(size.latencies):
         await queries.enqueue("timed", str(time.time()).encode())
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.1)
     await asyncio.sleep(1)
     await _stop(queuer, task)
     return took

@@ -63,7 +63,7 @@ async def _measure(url: str, size: Size) -> dict[str, float]:
         await asyncio.sleep(1)
         for _ in range(size.latencies):
             await timed.defer_async(at=time.time())
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.1)
         await asyncio.sleep(1)
         worker.cancel()
         await asyncio.gather(worker, return_exceptions=True)

@@ -243,18 +243,41 @@ select seq from {q}messages where seq > :after order by seq limit 1 offset :wind
 
 
 -- name: count
--- One pass over the group, on a snapshot of its own. A lease that ran out is leased until somebody
--- claims it (state 0 with a token); a timer that ended is ready before a claim has made it so.
+-- A lease that ran out is leased until somebody claims it (state 0 with a token); a timer that ended
+-- is ready before a claim has made it so. What is ready is counted in one walk over the group (the
+-- plus sign: with a look at the row of each, its index takes four times as long), the rest in the
+-- index of its state. One statement, so one snapshot.
 select
-    count(*) filter (where state = 0 and token is null or state = 1 and at <= now),
-    count(*) filter (where state = 1 and at > now and attempts = 0),
-    count(*) filter (where state = 1 and at > now and attempts > 0),
-    count(*) filter (where state = 2),
-    count(*) filter (where state = 3 or state = 0 and token is not null),
-    count(*) filter (where state = 4),
-    now - min(at) filter (where state = 0 and token is null or state = 1 and at <= now)
-from {q}deliveries, (select {now} as now)
-where group_id = :group
+    ready.due + timer.due, timer.scheduled, timer.retrying,
+    (
+        select count(*) from {q}deliveries indexed by {p}waiting
+        where group_id = :group and state = 2
+    ),
+    ready.leased + (
+        select count(*) from {q}deliveries indexed by {p}leased
+        where group_id = :group and state = 3
+    ),
+    (
+        select count(*) from {q}deliveries indexed by {p}dead
+        where group_id = :group and state = 4
+    ),
+    now - coalesce(min(ready.since, timer.since), ready.since, timer.since)
+from (select {now} as now) clock
+cross join (
+    select count(*) - count(token) as due, count(token) as leased,
+        min(case when token is null then at end) as since
+    from {q}deliveries
+    where group_id = :group and +state = 0
+) ready
+cross join (
+    select count(*) filter (where at <= {now}) as due,
+        count(*) filter (where at > {now} and attempts = 0) as scheduled,
+        count(*) filter (where at > {now} and attempts > 0) as retrying,
+        min(at) filter (where at <= {now}) as since
+    from {q}deliveries indexed by {p}timer
+    where group_id = :group and state = 1
+) timer
+
 
 -- name: check
 select

@@ -70,7 +70,9 @@ PLANS = {
     ],
 }
 # Rows that a scan may walk: the statement's own list, or what a subquery has already cut down.
-SCANS = re.compile(r"SCAN (json_each|asked|lane|clock|ready|timer|CONSTANT ROW|fresh|m$|\(subquery|g USING)")
+SCANS = re.compile(
+    r"SCAN (json_each|asked|lane|clock|ready|timer|CONSTANT ROW|fresh|m$|\(subquery|g USING)"
+)
 
 
 @pytest.fixture(params=["never analysed", "analysed while empty", "analysed when full"])

@@ -228,9 +228,10 @@ def test_a_payload_is_in_no_error(lab: Lab) -> None:
 
 @pytest.mark.processes
 def test_a_forked_child_has_connections_of_its_own(lab: Lab) -> None:
-    store = lab.consuming()
+    database = lab.database()
+    store = lab.consuming(target=database)
     store.append([message("before")])
-    instance = store._database.instance
+    instance = database.instance
     store.before_fork()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # threads: that is what is tested
@@ -240,7 +241,7 @@ def test_a_forked_child_has_connections_of_its_own(lab: Lab) -> None:
         try:
             store.after_fork(child=True)
             store.append([message("child")])
-            if store._database.instance != instance:
+            if database.instance != instance:
                 code = 0
         finally:
             os._exit(code)
@@ -249,7 +250,7 @@ def test_a_forked_child_has_connections_of_its_own(lab: Lab) -> None:
     assert os.waitpid(child, 0) == (child, 0)
     store.append([message("after")])
     assert sorted(ids(lab.claim(store))) == ["after", "before", "child", "parent"]
-    assert store._database.instance == instance
+    assert database.instance == instance
 
 
 def test_closing_twice_is_fine(lab: Lab) -> None:

@@ -56,7 +56,9 @@ class TestSqliteStoreOnItsOwnClock(OwnClockConformance):
 class TestSqliteStoreInMemory(
     AppendConformance, GroupConformance, ClaimConformance, OrderConformance, LimitConformance
 ):
-    capabilities: ClassVar[frozenset[str]] = frozenset({"ack_and_claim", "clock", "detailed_stats", "peek"})
+    capabilities: ClassVar[frozenset[str]] = frozenset(
+        {"ack_and_claim", "clock", "detailed_stats", "peek"}
+    )
 
     def make_store(self, clock: ManualClock, tmp_path: Path) -> SqlStore:
         store = open_sql_store(sa.make_url("sqlite://"), clock=clock)

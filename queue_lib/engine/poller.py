@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from queue_lib.engine.lifecycle import Service, is_bug
+from queue_lib.engine.plan import Plan
 from queue_lib.engine.pump import Pump
 from queue_lib.errors import QueueClosedError
 from queue_lib.logs import get_logger
@@ -52,16 +53,15 @@ class Poller(Service):
             self._changed.clear()  # before looking who is there
             pumps = list(self._pumps())
             now = time.monotonic()
-            due = [pump for pump in pumps if pump.poll_at <= now + _EARLY * pump.poll_interval]
-            if any(pump.poll_at <= now for pump in due):
-                if not self._look(due):
+            plans = [pump.plan for pump in pumps]
+            if any(plan.poll_at <= now for plan in plans):
+                if not self._look([pump for pump in pumps if _comes_along(pump.plan, now)]):
                     return
                 continue
-            # A pump that falls idle meanwhile asks for no earlier look than the shortest interval
-            # from then, less the spread: nobody has to wake this thread for it.
-            wait = min((pump.poll_at - now for pump in pumps), default=threading.TIMEOUT_MAX)
-            shortest = min((pump.poll_interval for pump in pumps), default=threading.TIMEOUT_MAX)
-            self._changed.wait(min(wait, (1 - _SPREAD) * shortest))
+            # A pump that falls idle meanwhile asks for no earlier look than its interval from then,
+            # less the spread: nobody has to wake this thread for it.
+            waits = [min(plan.poll_at - now, (1 - _SPREAD) * plan.poll_interval) for plan in plans]
+            self._changed.wait(min(waits, default=threading.TIMEOUT_MAX))
 
     def _look(self, pumps: list[Pump]) -> bool:
         """Look for these; say whether there is still a store."""
@@ -76,11 +76,15 @@ class Poller(Service):
             _logger.warning("looking for work failed: %s", error, exc_info=is_bug(error))
             # Each polls by itself, and so finds out, tells, and tries again in its own time.
             for pump in pumps:
-                pump.poll_at = now + factor * pump.poll_interval
+                pump.plan.poll_at = now + factor * pump.plan.poll_interval
                 pump.wake()
         else:
             self.succeeded()
             for pump, peek in zip(pumps, peeks, strict=True):
-                pump.poll_at = now + factor * pump.poll_interval
+                pump.plan.poll_at = now + factor * pump.plan.poll_interval
                 pump.looked_after(peek)
         return True
+
+
+def _comes_along(plan: Plan, now: float) -> bool:
+    return plan.poll_at <= now + _EARLY * plan.poll_interval

@@ -14,8 +14,6 @@ long, the pump notices within two ticks.
 
 from __future__ import annotations
 
-import heapq
-import math
 import random
 import threading
 import time
@@ -25,6 +23,7 @@ from datetime import timedelta
 
 from queue_lib.engine.ledger import Ledger
 from queue_lib.engine.lifecycle import Service, is_bug
+from queue_lib.engine.plan import Plan
 from queue_lib.engine.run import Run
 from queue_lib.errors import QueueClosedError
 from queue_lib.logs import get_logger
@@ -60,11 +59,9 @@ class Pump:
     ) -> None:
         self.last_claim: float | None = None  # monotonic; when the store answered last
         self.name = request.topic, request.group
-        self.poll_interval = options.poll_interval.total_seconds()
-        # Monotonic; when somebody is to look whether there is anything to claim. Where the store
-        # lets the poller do that, it does; else it is a time to claim like any other.
-        self.poll_at = math.inf
-        self._is_looked_after = isinstance(store, Peeker)
+        self.plan = Plan(
+            options.poll_interval.total_seconds(), is_looked_after=isinstance(store, Peeker)
+        )
         self.service = Service(name, self._loop)
         self._store = store
         self._joint = store if isinstance(store, AckingClaimer) else None
@@ -80,15 +77,10 @@ class Pump:
         self._hurried = False  # set at the deadline of a close: one more try, then let go
         self._abandoned: deque[Run] = deque()  # to be released
         self._done: deque[Run] = deque()  # handlers append, the pump takes
-        self._wanted = True  # a claim is worth while now; set by anybody, cleared by the pump
-        self._retry_lock = threading.Lock()
-        self._retries: list[float] = []  # heap, when retries are due; guarded by _retry_lock
         self._turn = threading.Lock()
         # Guarded by _turn, as is each call of the store:
-        self._next_claim = 0.0
         self._next_ack = 0.0
         self._pause = _FIRST_PAUSE
-        self._spins = 0
         self._last_batch = -_BUSY  # monotonic; when something was claimed last
 
     # -- called from other threads -----------------------------------------------------------
@@ -104,30 +96,25 @@ class Pump:
 
     def wake(self) -> None:
         """Something may be due: claim now, if there are free slots."""
-        self._wanted = True
+        self.plan.wake()
         self._look()
 
     def looked_after(self, peek: Peek) -> None:
         """The poller has looked, as this one had asked for."""
-        self.last_claim = time.monotonic()
-        if peek.may_claim:
-            self.wake()
-        elif peek.next_due is not None:
-            # Another process has scheduled something before anything that is known here.
-            due = self.last_claim + peek.next_due.total_seconds()
-            if due < min(self._next_known() - _STEP, self.last_claim + 2 * self.poll_interval):
-                self.retry_due(peek.next_due)
+        if not self._turn.locked():  # else a call is under way, and the store may be stuck in it
+            self.last_claim = time.monotonic()
+        if self.plan.looked_after(peek):
+            self._look()
 
     def slot_freed(self, run: Run) -> None:
         """A run ended without an acknowledgement: its slot, perhaps its lane, is free."""
         if self._lets_another_run(run):
-            self._wanted = True
+            self.plan.wake()
         self._look()
 
     def retry_due(self, delay: timedelta) -> None:
         """A delivery of ours will be due again after `delay`."""
-        with self._retry_lock:
-            heapq.heappush(self._retries, time.monotonic() + delay.total_seconds())
+        self.plan.retry_due(delay)
         self._look()
 
     def stop_claiming(self) -> None:
@@ -172,7 +159,7 @@ class Pump:
     def _loop(self, stop: threading.Event) -> None:
         # After a failure of this loop: what it had claimed is not forgotten, and it looks anew.
         self._dispatch([])
-        self._wanted = True
+        self.plan.wake()
         while not stop.is_set():
             self._signal.clear()  # before looking: what comes after is seen in the next round
             wait = None
@@ -249,14 +236,14 @@ class Pump:
         else:
             self._acked(runs, held)
             if any(map(self._lets_another_run, runs)):
-                self._wanted = True
+                self.plan.wake()
 
     def _acknowledge_and_claim(self) -> float | None:
         if self._joint is not None and self._done and self._may_acknowledge():
             if len(self._done) < len(self._ledger):
                 time.sleep(0)  # handlers that are just about to end go first, and come along
             runs = self._take_done()
-            if self._is_claim_due(time.monotonic()) or any(map(self._lets_another_run, runs)):
+            if self.plan.is_due(time.monotonic()) or any(map(self._lets_another_run, runs)):
                 return self._ack_and_claim(self._joint, runs)
             self._ack(runs)
         self._acknowledge()
@@ -264,7 +251,7 @@ class Pump:
 
     def _ack_and_claim(self, store: AckingClaimer, runs: list[Run]) -> float | None:
         want = self._want(len(runs))
-        self._wanted = False  # before the claim: a wake during it asks for another one
+        self.plan.begin()
         asked = time.monotonic()
         try:
             held, batch = store.ack_and_claim([run.claim for run in runs], self._sized(want))
@@ -276,8 +263,8 @@ class Pump:
             self._ack_failed(runs, error)
             if not isinstance(error, Exception):
                 raise
-            self._next_claim = self._next_ack
-            return self._until(time.monotonic())
+            self.plan.failed(self._next_ack)
+            return self.plan.wait(time.monotonic())
         self._acked(runs, held)
         return self._claimed(batch, want, asked)
 
@@ -334,9 +321,9 @@ class Pump:
         if want < 1:
             return None  # a settled run signals
         now = time.monotonic()
-        if not self._is_claim_due(now):
-            return self._until(now)
-        self._wanted = False  # before the claim: a wake during it asks for another one
+        if not self.plan.is_due(now):
+            return self.plan.wait(now)
+        self.plan.begin()
         asked = time.monotonic()
         try:
             batch = self._store.claim(self._sized(want))
@@ -345,23 +332,17 @@ class Pump:
             return None
         except Exception as error:  # a store is foreign code; consuming goes on
             self.service.error = f"claim: {error}"
-            self.poll_at = math.inf  # it tries again by itself
-            self._next_claim = time.monotonic() + self._next_pause()
+            self.plan.failed(time.monotonic() + self._next_pause())
             _logger.warning(
                 "%s: claiming failed: %s", self.service.name, error, exc_info=is_bug(error)
             )
-            return self._until(time.monotonic())
+            return self.plan.wait(time.monotonic())
         return self._claimed(batch, want, asked)
 
     def _want(self, freed: int = 0) -> int:
         """Return how many deliveries to claim, `freed` slots being about to come free."""
         free = self._options.concurrency - len(self._ledger) + freed
         return min(self._options.batch_size, free)
-
-    def _is_claim_due(self, now: float) -> bool:
-        if self._first_retry(forget_until=now) <= now:
-            self._wanted = True
-        return self._wanted or now >= self._next_claim
 
     def _claimed(self, batch: list[Claimed], want: int, asked: float) -> float | None:
         self._pause = _FIRST_PAUSE
@@ -377,8 +358,8 @@ class Pump:
             # and waits for them, or is seen here, and they are given back without being started.
             if self._claiming:
                 self._dispatch(runs)
-        self._plan(batch, full=len(batch) >= want)
-        return self._until(time.monotonic())
+        self.plan.claimed(batch, full=len(batch) >= want)
+        return self.plan.wait(time.monotonic())
 
     def _sized(self, want: int) -> ClaimRequest:
         request = self._request
@@ -386,43 +367,6 @@ class Pump:
             request.topic, request.group, request.runner_id, want, request.lease,
             request.max_in_flight,
         )  # fmt: skip
-
-    def _plan(self, batch: list[Claimed], *, full: bool) -> None:
-        now = time.monotonic()
-        if full:
-            self._next_claim = now  # there is more: again as soon as there is a slot
-            self.poll_at = math.inf
-            return
-        delay = self.poll_interval * random.uniform(0.8, 1.2)
-        self.poll_at = now + delay
-        if self._is_looked_after:
-            delay = math.inf
-        next_due: timedelta | None = getattr(batch, "next_due", None)
-        if next_due is None:
-            self._spins = 0
-        else:
-            # Due by now and yet not claimed (the cap is reached, say): look less and less often.
-            overdue = next_due <= timedelta(0)
-            self._spins = self._spins + 1 if overdue and not batch else 0
-            delay = min(delay, max(next_due.total_seconds(), 0.001 * 2 ** min(self._spins, 16)))
-        self._next_claim = now + delay
-
-    def _until(self, now: float) -> float | None:
-        if self._wanted:
-            return 0.0
-        at = self._next_known()
-        return None if at == math.inf else max(at - now, 0.0)
-
-    def _next_known(self) -> float:
-        return min(self._next_claim, self._first_retry())
-
-    def _first_retry(self, forget_until: float = 0.0) -> float:
-        """Return when the first retry of ours is due; forget those that are due by now."""
-        with self._retry_lock:
-            first = self._retries[0] if self._retries else math.inf
-            while self._retries and self._retries[0] <= forget_until:
-                heapq.heappop(self._retries)
-            return first
 
     def _next_pause(self) -> float:
         pause = self._pause

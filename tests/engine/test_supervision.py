@@ -18,6 +18,7 @@ from queue_lib import Delivery, EngineConfig, PurgePolicy, Stats, StoreError, Wa
 from queue_lib.engine import upkeep
 from queue_lib.engine.heartbeat import Heartbeat
 from queue_lib.engine.lifecycle import Service
+from queue_lib.engine.plan import Plan
 from queue_lib.engine.pump import Pump
 from queue_lib.engine.queue import StoreQueue
 from queue_lib.engine.upkeep import PURGE_BATCH, janitor
@@ -73,7 +74,7 @@ def test_a_thread_that_dies_is_reported_and_started_again(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("part", "method"), [(Pump, "_plan"), (Pump, "_acknowledge"), (Heartbeat, "_renew")]
+    ("part", "method"), [(Plan, "claimed"), (Pump, "_acknowledge"), (Heartbeat, "_renew")]
 )
 def test_a_bug_in_a_thread_is_reported_and_healed_when_it_goes_away(
     backend: Backend,

@@ -49,9 +49,13 @@ def shell(place, code):
     return done.stdout
 
 class Said(io.StringIO):
+    one_at_a_time = threading.Lock()  # else CPython 3.11 may crash, if its output is unbuffered
+
     def write(self, text):  # handlers print whenever they run
-        ours = threading.current_thread() is threading.main_thread()
-        return super().write(text) if ours else sys.__stdout__.write(text)
+        if threading.current_thread() is threading.main_thread():
+            return super().write(text)
+        with self.one_at_a_time:
+            return sys.__stdout__.write(text)
 
 def python(place, code):
     with contextlib.redirect_stdout(Said()) as said:
